@@ -1,0 +1,278 @@
+"""The controller: owns the core, the catalogue, the instances and the journal, and is what front ends talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import modelpool
+from modelpool.controller import inspection
+from modelpool.controller.catalogue import Catalogue
+from modelpool.controller.dataplane import DataPlane
+from modelpool.controller.dispatch import Background, Dispatcher
+from modelpool.controller.journal import Journal
+from modelpool.controller.keeping import Keeper
+from modelpool.controller.recorder import Recorder
+from modelpool.controller.state import StateStore
+from modelpool.controller.views import Decision, DeviceView, Explanation, IndexRow, MetricsSnapshot, ModelView
+from modelpool.core.core import Core
+from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
+from modelpool.core.settings import CoreSettings
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown
+from modelpool.instances.embedded import EmbeddedInstance, EmbeddedSettings
+from modelpool.ports import Call, Instance
+from modelpool.repository.catalogue import Repository
+from modelpool.repository.entry import Entry
+from modelpool.repository.names import check_name
+from modelpool.settings import Settings
+
+log = logging.getLogger("modelpool.controller")
+
+EMBEDDED = "local"
+"""The name of the embedded instance of this machine."""
+
+
+def core_settings(settings: Settings) -> CoreSettings:
+    """The part of the server's settings that the core decides by."""
+    named = {field.name for field in dataclasses.fields(CoreSettings)} & set(type(settings).model_fields)
+    return CoreSettings(**{name: getattr(settings, name) for name in named}, runs_at_once=(os.cpu_count() or 1))
+
+
+class Controller:
+    """One server's controller. `start` before anything else; everything on one event loop.
+
+    Raises SetupError from the constructor and from `start` where the server cannot run as it is set up.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.version = modelpool.__version__
+        self.started_at = time.time()
+        self._clock = time.monotonic
+        repository = Repository(settings.repositories, settings.allowed_roots)
+        self._state = StateStore(settings.state_dir, settings.journal_entries)
+        try:
+            self._catalogue = Catalogue(repository, self._state)
+            self._journal = Journal(self._state)
+            # numbers of copies must not meet those of workers that outlived an earlier server
+            self.core = Core(core_settings(settings), first_copy=(int(time.time()) & 0x3FFFF) << 12)
+            self._dispatcher = Dispatcher(self.core, self._catalogue, self._journal, self._clock)
+            self.feed = self._dispatcher.feed
+            self._plane = DataPlane(
+                self.core, self._catalogue, self.feed, self._clock, settings.request_timeout_s, settings.queue_bytes
+            )
+            self._dispatcher.plane = self._plane
+            self.submit = self._plane.submit
+            self.cancel = self._plane.cancel
+            self._keeper = Keeper(self.core, self._catalogue, self._state)
+            self._dispatcher.watchers.append(self._keeper.watch)
+        except BaseException:
+            self._state.close()
+            raise
+        self._background = Background()
+        self._instances: dict[str, Instance] = self._dispatcher.instances
+        self._recorder: Recorder | None = None
+        self._stopping = False
+
+    # --- life ------------------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Read the repositories, adopt or start the instances, keep what is pinned, begin to preload."""
+        try:
+            self._take(self._catalogue.take_scan(await asyncio.to_thread(self._catalogue.repository.scan)))
+            devices = inspection.device_budgets(self.settings, self._catalogue.entries.values())
+            self._begin_record(devices)
+            for name, pinned in self._state.pins().items():
+                if name in self._catalogue.entries:
+                    self.feed(PinWanted(name, pinned))
+            embedded = EmbeddedInstance(
+                EMBEDDED, devices, self.settings.state_dir / "run", self.feed, self._plane, self._clock, self._embedded_settings()
+            )
+            self._instances[EMBEDDED] = embedded
+            await embedded.start()
+        except BaseException:
+            await self._close(keep=False)
+            raise
+        self._background.start(self._poll(), "repository poll")
+        self._background.start(self._preload(), "preload")
+
+    def _embedded_settings(self) -> EmbeddedSettings:
+        settings = self.settings
+        return EmbeddedSettings(orphan_grace_s=settings.orphan_grace_s, load_timeout_s=settings.load_timeout_s)
+
+    def _begin_record(self, devices: dict[str, int]) -> None:
+        if self.settings.record is None:
+            return
+        self._recorder = Recorder(
+            self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), {EMBEDDED: devices}
+        )
+        self._keeper.record(self._recorder, self._clock())
+        self._plane.ended = self._keeper.ended
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.feed(event)
+
+    async def _poll(self) -> None:
+        """Look for new, changed and removed models; write what was learned."""
+        while True:
+            await asyncio.sleep(self.settings.poll_interval_s)
+            if self._recorder is not None:
+                self._recorder.flush()
+            try:
+                found = await asyncio.to_thread(self._catalogue.repository.scan)
+                posted = await asyncio.to_thread(self._catalogue.read_posted)
+            except Exception:
+                log.exception("the repositories could not be read; what was found before stays")
+                continue
+            self._take(self._catalogue.take_scan(found, posted))
+
+    async def _preload(self) -> None:
+        """Load what is to be there from the start, one by one, into free space only; one that fails stops nothing."""
+        entries = self._catalogue.entries
+        wished = [*self.settings.preload, *self._catalogue.repository.preload]
+        wished += [name for name, entry in entries.items() if entry.spec is not None and entry.spec.residency.preload]
+        for name in dict.fromkeys(wished):
+            try:
+                self._catalogue.check(name)
+                await self._dispatcher.command(lambda number, name=name: LoadWanted(number, name, may_evict=False))  # type: ignore[misc]
+            except ModelpoolError as error:
+                log.warning("preload of %s failed: %s", name, error.message)
+
+    def begin_stop(self) -> None:
+        """No new loads; what was accepted is finished."""
+        if not self._stopping:
+            self._stopping = True
+            self.feed(Stopping())
+
+    def waiting_for(self) -> dict[str, int]:
+        """Requests that are not answered yet, by model."""
+        return self.core.waiting_for()
+
+    async def stop(self, limit_s: float | None = None) -> dict[str, int]:
+        """Finish what was accepted, within the limit; end the instances. Returns what was not finished."""
+        self.begin_stop()
+        until = self._clock() + (self.settings.stop_limit_s if limit_s is None else limit_s)
+        while (left := self.waiting_for()) and self._clock() < until:
+            await asyncio.sleep(0.02)
+        await self._close(keep=False)
+        return left
+
+    async def _close(self, *, keep: bool) -> None:
+        await self._background.stop()
+        for instance in self._instances.values():
+            await instance.stop(keep=keep)
+        self._dispatcher.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        self._state.close()
+
+    # --- what front ends ask ----------------------------------------------------------------------------------------------------
+    def live(self) -> bool:
+        """Whether the process answers at all."""
+        return True
+
+    def ready(self) -> bool:
+        """Whether requests can be served: an instance is up and the server does not stop."""
+        return not self._stopping and any(instance.up for instance in self.core.world.instances.values())
+
+    def check_model(self, name: str, version: int = 0) -> None:
+        """Raises where the model, or that version, cannot be served."""
+        self._catalogue.check(name, version)
+
+    def model_ready(self, name: str, version: int = 0) -> bool:
+        """Whether a request would be served: it is resident or can be loaded."""
+        try:
+            self._catalogue.check(name, version)
+        except ModelpoolError:
+            return False
+        return self.ready() and inspection.loadable(self.core, name, self._clock())
+
+    def entry(self, name: str) -> Entry:
+        """The catalogue's entry; raises UnknownModel or ForgottenModel."""
+        return self._catalogue.entry(name)
+
+    def entries(self) -> list[Entry]:
+        """All entries by name, malformed ones included."""
+        return [self._catalogue.entries[name] for name in sorted(self._catalogue.entries)]
+
+    def problems(self) -> list[str]:
+        """What is wrong with the repositories or the state folder, for people."""
+        found = list(self._catalogue.repository.problems())
+        return [*found, self._state.problem] if self._state.problem else found
+
+    def index(self, ready_only: bool = False) -> list[IndexRow]:
+        """The repository index."""
+        return inspection.index(self.core, self.entries(), ready_only)
+
+    def statistics(self, name: str | None = None, version: int = 0) -> list[dict[str, Any]]:
+        """Triton's `model_stats` rows, of one model or of all that were used."""
+        entries = self.entries() if name is None else [self._catalogue.check(name, version)]
+        return inspection.statistics(self._plane.models, entries, version)
+
+    def models(self) -> list[ModelView]:
+        """All models of the catalogue, malformed ones included."""
+        now = self._clock()
+        return [inspection.model_view(self.core, entry, now) for entry in self.entries()]
+
+    def devices(self) -> list[DeviceView]:
+        """All devices with their ledgers."""
+        return inspection.device_views(self.core, {name: instance.describe() for name, instance in self._instances.items()})
+
+    def explain(self, name: str) -> Explanation:
+        """Why a model is where it is, and what it would take to bring it in."""
+        entry = self._catalogue.entry(name)
+        return inspection.explanation(self.core, entry, self._journal.latest(20, name), self._clock())
+
+    def decisions(self, limit: int = 100, model: str | None = None) -> list[Decision]:
+        """The latest decisions, oldest first."""
+        return self._journal.latest(limit, model)
+
+    def metrics(self) -> MetricsSnapshot:
+        """All counters."""
+        return inspection.metrics(self.core, self._plane, self._keeper.load_s, self.devices(), len(self._catalogue.entries))
+
+    # --- what users wish --------------------------------------------------------------------------------------------------------
+    async def load(self, name: str, device: str | None = None) -> tuple[str, ...]:
+        """Load a model; the devices it is on then. Raises what stands in the way."""
+        self._catalogue.check(name)
+        deadline = self._clock() + self.settings.load_timeout_s + self.settings.request_timeout_s
+        return await self._dispatcher.command(lambda number: LoadWanted(number, name, device, deadline))
+
+    async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
+        """Unload a model (from one device); the devices it left. A request loads it again."""
+        return await self._dispatcher.command(lambda number: EjectWanted(number, name, device))
+
+    async def post_model(self, name: str, properties: dict[str, Any], device: str | None = None) -> tuple[str, ...]:
+        """Register a model with its properties and load it; it stays in the catalogue over restarts."""
+        if self._stopping:
+            raise ShuttingDown("the server is stopping", retry_after_s=1.0)
+        check_name(name)
+        entry = await asyncio.to_thread(self._catalogue.read_post, name, properties)
+        if entry.problem is not None:
+            raise MalformedModel(f"model '{name}' cannot be served: {entry.problem}")
+        self._take(self._catalogue.post(name, entry, properties))
+        return await self.load(name, device)
+
+    async def forget(self, name: str) -> None:
+        """Take a model out of the catalogue until it is posted again, and unload it."""
+        self._take(self._catalogue.forget(name))
+
+    def pin(self, name: str) -> None:
+        """Keep a model resident, whatever else is asked for."""
+        self._pin(name, True)
+
+    def unpin(self, name: str) -> None:
+        """Let a model be evicted again."""
+        self._pin(name, False)
+
+    def _pin(self, name: str, pinned: bool) -> None:
+        entry = self._catalogue.check(name)
+        if not pinned and entry.spec is not None and entry.spec.residency.pinned:
+            raise InvalidRequest(f"model '{name}' is pinned by its modelpool.yaml; change it there")
+        self.feed(PinWanted(name, pinned))
+        self._state.save_pin(name, pinned)

@@ -1,0 +1,224 @@
+"""The way of a request: lease, send, answer. No task and no future; a request of a resident model passes straight through.
+
+A call ends exactly once, in `answer` or `fail`. One whose process died before it had started is sent again; one that was running then is
+sent again once, alone in its batch, and fails with InstanceLost if that kills the process too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from modelpool.controller.catalogue import Catalogue
+from modelpool.controller.statistics import ModelStatistics, TimeHistogram, wall_ms
+from modelpool.core.actions import Admit, Refuse
+from modelpool.core.core import Core
+from modelpool.core.copies import Lease
+from modelpool.core.events import Event, KeepAliveSet, RequestArrived, RequestGone, Settle
+from modelpool.errors import InstanceLost, ModelpoolError, QueueFull, RequestTimeout, from_code
+from modelpool.ports import Call, Clock
+from modelpool.protocol.frames import ANSWER_PREFIX
+from modelpool.protocol.inference import peek_keep_alive, peek_timeout_s
+
+log = logging.getLogger("modelpool.dataplane")
+
+MOST_TRIES = 5
+"""How often a call is sent again after processes died that had not started it."""
+
+Ended = Callable[[Call, str, float], None]
+
+
+class DataPlane:
+    """Owns the calls that wait; those that were sent belong to their instance until it reports them."""
+
+    def __init__(
+        self, core: Core, catalogue: Catalogue, feed: Callable[[Event], None], clock: Clock, request_timeout_s: float, queue_bytes: int
+    ) -> None:
+        self._core = core
+        self._catalogue = catalogue
+        self._feed = feed
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+        self._queue_bytes = queue_bytes
+        self._waiting: dict[int, Call] = {}
+        self._waiting_bytes = 0
+        self._next_request = 1
+        self.models: dict[str, ModelStatistics] = {}
+        self.queue_s = TimeHistogram()
+        self.ended: Ended | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a copy."""
+        return len(self._waiting)
+
+    # --- in --------------------------------------------------------------------------------------------------------------------
+    def submit(self, call: Call) -> None:
+        """Take a call; it may have ended before this returns."""
+        now = self._clock()
+        call.arrived = now
+        head = len(call.body) if call.json_bytes < 0 else call.json_bytes
+        try:
+            if call.version:
+                self._catalogue.check(call.model, call.version)
+            if call.body.find(b'"keep_alive"', 0, head) >= 0:
+                keep_alive_s = peek_keep_alive(call.body, call.json_bytes)
+                if keep_alive_s is not None:
+                    self._feed(KeepAliveSet(call.model, keep_alive_s))
+        except ModelpoolError as error:
+            call.fail(error)
+            return
+        lease = self._core.try_lease(call.model, now)
+        if lease is not None:
+            call.lease = lease
+            lease.copy.route.infer(call)
+        else:
+            self._wait(call, now)
+
+    def _wait(self, call: Call, now: float) -> None:
+        try:
+            self._catalogue.check(call.model, call.version)
+            timeout_s = peek_timeout_s(call.body, call.json_bytes)
+        except ModelpoolError as error:
+            self._fail(call, error)
+            return
+        size = len(call.body)
+        if self._waiting_bytes + size > self._queue_bytes:
+            message = f"requests of {self._waiting_bytes} bytes wait already, all that queue_bytes allows; try again later"
+            self._fail(call, QueueFull(message, retry_after_s=1.0))
+            return
+        call.request = self._next_request
+        self._next_request += 1
+        call.queued = True
+        self._waiting[call.request] = call
+        self._waiting_bytes += size
+        deadline = call.arrived + min(self._request_timeout_s, timeout_s if timeout_s is not None else float("inf"))
+        if deadline <= now:
+            self._forget(call.request)
+            self._fail(call, RequestTimeout("Request timeout expired", retry_after_s=1.0))
+            return
+        self._feed(RequestArrived(call.request, call.model, deadline))
+
+    def cancel(self, call: Call) -> None:
+        """The client went away: a call that waits is dropped; one that was sent keeps its lease until its instance is done with it."""
+        call.cancelled = True
+        if self._forget(call.request) is not None:
+            self._feed(RequestGone(call.request, call.model))
+            self._count(call, "cancelled")
+
+    def _forget(self, request: int) -> Call | None:
+        call = self._waiting.pop(request, None)
+        if call is not None:
+            self._waiting_bytes -= len(call.body)
+        return call
+
+    # --- what the core decided --------------------------------------------------------------------------------------------------
+    def admit(self, action: Admit) -> None:
+        """A waiting call may run."""
+        call = self._forget(action.request)
+        if call is None:
+            self._end_lease(action.lease)
+            return
+        call.lease = action.lease
+        self.queue_s.add(self._clock() - call.arrived)
+        self._statistics(call.model).waited_s += self._clock() - call.arrived
+        action.lease.copy.route.infer(call)
+
+    def refuse(self, action: Refuse) -> None:
+        """A waiting call will not run."""
+        call = self._forget(action.request)
+        if call is not None:
+            self._fail(call, from_code(action.code, action.message, retry_after_s=action.retry_after_s))
+
+    # --- what instances report (CallSink) ---------------------------------------------------------------------------------------
+    def answered(self, call: Call, payload: memoryview) -> None:
+        """An answer came: the lease ends, the client gets it."""
+        json_bytes, queue_us, compute_us, _, executions = ANSWER_PREFIX.unpack_from(payload)
+        now = self._clock()
+        settle = self._core.end_lease(call.lease, now)
+        if not call.cancelled:
+            call.answer(json_bytes, payload[ANSWER_PREFIX.size :])
+        counted = self._statistics(call.model)
+        counted.inferences += 1
+        counted.executions += executions
+        counted.queue_us += queue_us
+        counted.compute_us += compute_us
+        counted.success_s += now - call.arrived
+        counted.outcomes["ok"] += 1
+        counted.last_ms = wall_ms()
+        if self.ended is not None:
+            self.ended(call, "ok", now)
+        if settle:
+            self._feed(Settle())
+
+    def failed(self, call: Call, code: str, message: str, retry_after_s: float | None) -> None:
+        """The worker or the model refused this call."""
+        self._end_lease(call.lease)
+        if code == "model_not_in_cache":
+            self._again(call, "the instance no longer held the model")
+            return
+        self._fail(call, from_code(code, message, retry_after_s=retry_after_s))
+
+    def lost(self, call: Call, started: bool) -> None:
+        """The process died before an answer."""
+        self._end_lease(call.lease)
+        if started and call.alone:
+            self._fail(
+                call,
+                InstanceLost(
+                    f"the process that ran this request for model '{call.model}' died, twice; whether it took effect is not known",
+                    retry_after_s=1.0,
+                ),
+            )
+            return
+        call.alone = call.alone or started
+        self._again(call, "its process died")
+
+    def _again(self, call: Call, why: str) -> None:
+        call.tries += 1
+        call.begun = False
+        if call.cancelled:
+            return
+        if call.tries > MOST_TRIES:
+            self._fail(call, InstanceLost(f"given up after {call.tries} tries for model '{call.model}': {why}", retry_after_s=1.0))
+            return
+        # the core is told of the death in this turn of the loop; the next one must not pick the dead copy again
+        asyncio.get_running_loop().call_soon(self._resubmit, call)
+
+    def _resubmit(self, call: Call) -> None:
+        if call.cancelled:
+            return
+        now = self._clock()
+        lease = self._core.try_lease(call.model, now)
+        if lease is not None:
+            call.lease = lease
+            lease.copy.route.infer(call)
+        else:
+            self._wait(call, now)
+
+    # --- ends ------------------------------------------------------------------------------------------------------------------
+    def _end_lease(self, lease: Lease) -> None:
+        if self._core.end_lease(lease, self._clock()):
+            self._feed(Settle())
+
+    def _fail(self, call: Call, error: ModelpoolError) -> None:
+        self._count(call, error.code)
+        if not call.cancelled:
+            call.fail(error)
+
+    def _count(self, call: Call, outcome: str) -> None:
+        now = self._clock()
+        if call.model in self._catalogue.entries:  # names that clients made up are not kept
+            counted = self._statistics(call.model)
+            counted.failures += 1
+            counted.failure_s += now - call.arrived
+            counted.outcomes[outcome] += 1
+        if self.ended is not None:
+            self.ended(call, outcome, now)
+
+    def _statistics(self, name: str) -> ModelStatistics:
+        found = self.models.get(name)
+        if found is None:
+            found = self.models[name] = ModelStatistics()
+        return found

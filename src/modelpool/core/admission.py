@@ -1,0 +1,245 @@
+"""Requests and commands: who may wait, who is admitted, who is refused and why.
+
+A request that arrives while no READY copy can take it:
+  1. unknown or forgotten model: refused.
+  2. the server stops and the model is not resident: refused.
+  3. the model failed or is quarantined: refused with the reason until its time to retry comes.
+  4. its queue is full: refused.
+  5. it can never fit: refused at once, nothing is evicted.
+  6. else it waits, until it is admitted, its time runs out, or the load that it waits for fails.
+"""
+
+from __future__ import annotations
+
+from modelpool.core.actions import Admit, CommandDone, Refuse
+from modelpool.core.copies import Copy, CopyState, Lease
+from modelpool.core.events import CommandGone, EjectWanted, LoadWanted, RequestArrived, RequestGone
+from modelpool.core.ledger import Device
+from modelpool.core.lifecycle import leave, refresh, release_reservation
+from modelpool.core.planner import Plan, never_fits
+from modelpool.core.sizes import load_time_s
+from modelpool.core.state import EjectCommand, LoadCommand, ModelState, Waiter, World
+from modelpool.units import format_bytes
+
+REFUSAL_NOTE_S = 10.0
+"""The journal takes the same refusal of the same model once in so many seconds."""
+
+
+def lease_of(copy: Copy, now: float) -> Lease:
+    """One more hold on a copy."""
+    lease = Lease(copy, now)
+    copy.live[lease] = None
+    copy.leases += 1
+    return lease
+
+
+def arrived(world: World, event: RequestArrived, now: float) -> None:
+    """A request that could not pass straight through."""
+    model = world.models.get(event.model)
+    if model is None or model.removed:  # 1
+        _refuse_unknown(world, event.request, event.model)
+        return
+    world.counters.misses[model.name] += 1
+    if model.ready and not model.queue and (copy := least_loaded(model.ready)).leases < world.settings.max_in_flight:
+        world.actions.append(Admit(event.request, lease_of(copy, now)))
+        return
+    if (refusal := _refusal(world, model, now)) is not None:
+        code, message, retry_after_s = refusal
+        world.actions.append(Refuse(event.request, code, message, retry_after_s))
+        note_refusal(world, model, code, message, now)
+        return
+    model.queue[event.request] = Waiter(event.request, now, event.deadline)  # 6
+    model.queue_arrived += now
+    world.set_timer(event.deadline, "deadline", (model, event.request))
+    world.stuck.discard(model.name)
+    refresh(world, model)
+
+
+def _refuse_unknown(world: World, request: int, name: str) -> None:
+    if name in world.forgotten:
+        message = f"model '{name}' was deleted from the catalogue; post it again to use it"
+        world.actions.append(Refuse(request, "model_forgotten", message))
+    else:
+        world.actions.append(Refuse(request, "model_not_found", f"Request for unknown model: '{name}' is not found"))
+
+
+def _refusal(world: World, model: ModelState, now: float) -> tuple[str, str, float | None] | None:
+    if world.stopping and not model.copies:  # 2
+        return "shutting_down", "the server is stopping and loads nothing any more", 1.0
+    if (failure := model.failure) is not None and now < failure.until:  # 3
+        forever = failure.until == float("inf")
+        return failure.code, failure.message, None if forever else max(0.1, failure.until - now)
+    if len(model.queue) >= world.settings.queue_bound:  # 4
+        message = f"Exceeds maximum queue size: {len(model.queue)} requests wait for model '{model.name}' (setting queue_bound)"
+        return "queue_full", message, max(1.0, load_time_s(model, "cpu"))
+    if not model.ready and (found := never_fits(world, model)) is not None:  # 5
+        return "never_fits", never_fits_text(found, model), None
+    return None
+
+
+def never_fits_text(found: Plan, model: ModelState) -> str:
+    """Why a model can never be loaded, with the sizes."""
+    need, device = found.need, found.device
+    assert device is not None
+    return (
+        f"model '{model.name}' can never be loaded on {device.name}: it needs {format_bytes(need.alone)} ({need.source}: "
+        f"{format_bytes(need.charge)} loaded, {format_bytes(need.load_peak)} while loading, {format_bytes(need.run_peak)} more while running) "
+        f"and the budget is {format_bytes(device.budget_bytes)}; give the device more (--device {device.name}=SIZE), "
+        f"or state the model's size in its modelpool.yaml if this figure is wrong"
+    )
+
+
+def no_space_text(world: World, found: Plan, model: ModelState) -> str:
+    """Why a model cannot be loaded unless the user makes room, naming what to eject or unpin."""
+    device = found.device
+    assert device is not None
+    head = (
+        f"model '{model.name}' needs {format_bytes(found.need.alone)} on {device.name}, where {format_bytes(max(0, found.need.alone - found.short_bytes))} of "
+        f"{format_bytes(device.budget_bytes)} can be had"
+    )
+    loose = _enough(device, found.short_bytes, pinned=False)
+    if loose:
+        return f"{head}; eject {', '.join(loose)} first"
+    return f"{head}; unpin {', '.join(_enough(device, found.short_bytes, pinned=True) or ['a pinned model'])} first"
+
+
+def _enough(device: Device, short_bytes: int, *, pinned: bool) -> list[str]:
+    names: list[str] = []
+    for copy in device.order.values():
+        if short_bytes <= 0:
+            break
+        if copy.model.kept == pinned:
+            names.append(copy.model.name)
+            short_bytes -= copy.charge_bytes
+    return names if short_bytes <= 0 else []
+
+
+def note_refusal(world: World, model: ModelState, code: str, message: str, now: float) -> None:
+    """Journal a refusal, the same one not more often than every few seconds."""
+    noted, at = model.noted
+    if noted != code or now - at >= REFUSAL_NOTE_S:
+        model.noted = (code, now)
+        world.note("refuse", model.name, message, code=code, waiting=len(model.queue))
+
+
+def least_loaded(copies: list[Copy]) -> Copy:
+    """The copy with the fewest requests in flight."""
+    return copies[0] if len(copies) == 1 else min(copies, key=lambda copy: copy.leases)
+
+
+def admit(world: World, model: ModelState, now: float) -> None:
+    """Let waiting requests run, oldest first, as far as the copies take them."""
+    while model.queue and model.ready:
+        copy = least_loaded(model.ready)
+        if copy.leases >= world.settings.max_in_flight:
+            break
+        _, waiter = model.queue.popitem(last=False)
+        model.queue_arrived -= waiter.arrived
+        world.actions.append(Admit(waiter.request, lease_of(copy, now)))
+    if not model.queue:
+        model.queue_arrived = 0.0
+    refresh(world, model)
+
+
+def refuse_all(world: World, model: ModelState, code: str, message: str, retry_after_s: float | None) -> None:
+    """Refuse everybody who waits for a copy of the model."""
+    for request in model.queue:
+        world.actions.append(Refuse(request, code, message, retry_after_s))
+    for command in model.commands:
+        world.actions.append(CommandDone(command, (), code, message, retry_after_s))
+    model.queue.clear()
+    model.queue_arrived = 0.0
+    model.commands.clear()
+    refresh(world, model)
+
+
+def request_gone(world: World, event: RequestGone) -> None:
+    """A waiting request's client went away."""
+    if (model := world.models.get(event.model)) is not None:
+        _drop(world, model, event.request)
+
+
+def _drop(world: World, model: ModelState, request: int) -> bool:
+    waiter = model.queue.pop(request, None)
+    if waiter is None:
+        return False
+    model.queue_arrived -= waiter.arrived
+    if not model.queue:
+        model.queue_arrived = 0.0
+    refresh(world, model)
+    return True
+
+
+def deadline_passed(world: World, model: ModelState, request: int, now: float) -> None:
+    """A waiting request's time ran out."""
+    waiter = model.queue.get(request)
+    if waiter is None or waiter.deadline > now:
+        return
+    _drop(world, model, request)
+    state = "is being loaded" if model.covered() else "waits for space"
+    message = f"Request timeout expired: waited {now - waiter.arrived:.1f} s for model '{model.name}', which {state}"
+    world.actions.append(Refuse(request, "timeout", message, max(1.0, load_time_s(model, "cpu"))))
+    note_refusal(world, model, "timeout", message, now)
+
+
+def load_wanted(world: World, event: LoadWanted, now: float) -> None:
+    """A user wants a copy. What failed before is tried again."""
+    model = world.models.get(event.model)
+    if model is None or model.removed:
+        code = "model_forgotten" if event.model in world.forgotten else "model_not_found"
+        world.actions.append(CommandDone(event.command, (), code, f"Request for unknown model: '{event.model}' is not found"))
+        return
+    if world.stopping:
+        world.actions.append(CommandDone(event.command, (), "shutting_down", "the server is stopping", 1.0))
+        return
+    for copy in model.ready:
+        if event.device is None or event.device in (copy.device.name, copy.device.kind):
+            world.actions.append(CommandDone(event.command, (copy.device.name,)))
+            return
+    model.failure = None
+    model.deaths = 0
+    model.commands[event.command] = LoadCommand(event.command, now, event.device, event.may_evict, event.deadline)
+    world.set_timer(event.deadline, "command", (model, event.command))
+    world.stuck.discard(model.name)
+    refresh(world, model)
+
+
+def command_gone(world: World, event: CommandGone) -> None:
+    """Nobody waits for this command any more."""
+    if (model := world.models.get(event.model)) is None:
+        return
+    model.commands.pop(event.command, None)
+    model.ejects = [eject for eject in model.ejects if eject.command != event.command]
+    refresh(world, model)
+
+
+def command_late(world: World, model: ModelState, command: int, now: float) -> None:
+    """A user's load has waited as long as it may."""
+    if model.commands.pop(command, None) is not None:
+        message = f"model '{model.name}' was not loaded in time; what it waits for: modelpool explain {model.name}"
+        world.actions.append(CommandDone(command, (), "timeout", message, max(1.0, load_time_s(model, "cpu"))))
+        refresh(world, model)
+
+
+def eject_wanted(world: World, event: EjectWanted, now: float) -> None:
+    """A user wants a model out. Waiters stay and bring it back; that is what eject means."""
+    model = world.models.get(event.model)
+    copies = [] if model is None else [c for c in model.copies.values() if event.device in (None, c.device.name, c.device.kind)]
+    if model is None or not copies:
+        where = event.device or "any device"
+        message = f"The model_name `{event.model}` device `{where}` is not cached or found"
+        world.actions.append(CommandDone(event.command, (), "model_not_in_cache", message))
+        return
+    if model.pinned:
+        message = f"model '{model.name}' is pinned; unpin it first (modelpool unpin {model.name})"
+        world.actions.append(CommandDone(event.command, (), "bad_request", message))
+        return
+    devices = tuple(dict.fromkeys(copy.device.name for copy in copies))
+    model.ejects.append(EjectCommand(event.command, {copy.ident for copy in copies}, devices))
+    release_reservation(world, model.name)
+    for copy in copies:
+        if copy.state is CopyState.READY:
+            leave(world, copy, "eject", now)
+        else:
+            copy.unload_reason = "eject"  # a load in progress serves those who wait for it, then goes; a draining copy stays on its way
+    world.note("eject", model.name, f"ejected from {', '.join(devices)} by a user", copies=len(copies))

@@ -1,0 +1,152 @@
+"""How copies begin, become ready, leave and are gone; the ledger, the queues and the commands follow each step here and nowhere else."""
+
+from __future__ import annotations
+
+from modelpool.core.actions import CommandDone, Load, Unload
+from modelpool.core.copies import Copy, CopyState
+from modelpool.core.ledger import Device, Need
+from modelpool.core.state import ModelState, World
+
+
+def refresh(world: World, model: ModelState) -> None:
+    """Keep `ready` and the set of models that wait for a copy true."""
+    model.ready = [copy for copy in model.copies.values() if copy.state is CopyState.READY]
+    if model.wanted and not model.covered():
+        world.waiting[model.name] = model
+    else:
+        world.waiting.pop(model.name, None)
+        if not model.wanted:
+            release_reservation(world, model.name)
+
+
+def release_reservation(world: World, name: str) -> None:
+    """Give up a load that waited for others to leave; those that only drain for space stay after all."""
+    for instance in world.instances.values():
+        for device in instance.devices.values():
+            if device.reserved.pop(name, None) is not None:
+                world.changed()
+                revoke_needless(world, device)
+
+
+def revoke_needless(world: World, device: Device) -> None:
+    """Copies that drain for space which nobody needs any more stay, the one used last first."""
+    draining = [copy for copy in device.copies.values() if may_stay(copy)]
+    for copy in sorted(draining, key=lambda copy: copy.idle_since, reverse=True):
+        if may_stay(copy) and device.committed_bytes() + copy.charge_bytes + copy.run_peak_bytes <= device.budget_bytes:
+            stay(world, copy)
+
+
+def may_stay(copy: Copy) -> bool:
+    """Whether a DRAINING copy can be READY again: not where another copy of its model has taken its place."""
+    return copy.state is CopyState.DRAINING and copy.unload_reason in ("space", "idle") and not copy.model.covered()
+
+
+def begin_load(world: World, model: ModelState, device: Device, need: Need, now: float) -> Copy:
+    """A load begins in space that is free."""
+    instance = world.instances[device.instance]
+    isolated = model.isolated or model.spec.isolation == "process"
+    copy = Copy(world.next_copy, model, instance.ident, instance.generation, device, model.spec.revision, isolated)
+    world.next_copy += 1
+    copy.state_since = now
+    copy.slot = model.row
+    copy.wanted = bool(model.queue)
+    world.copies[copy.ident] = copy
+    model.copies[copy.ident] = copy
+    device.reserved.pop(model.name, None)
+    device.add_loading(copy, need)
+    refresh(world, model)
+    world.set_timer(now + world.settings.load_timeout_s, "load", copy)
+    world.actions.append(Load(instance.ident, instance.generation, copy.ident, model.name, copy.revision, device.name, isolated))
+    return copy
+
+
+def become_ready(world: World, copy: Copy, now: float) -> None:
+    """A copy can run."""
+    model: ModelState = copy.model
+    copy.move(CopyState.READY, now)
+    copy.loaded_at = copy.idle_since = now
+    copy.wanted = bool(model.queue)
+    copy.device.order[copy.ident] = copy
+    set_keep_alive(world, copy, now)
+    refresh(world, model)
+    for command in list(model.commands.values()):
+        if command.device is None or command.device in (copy.device.name, copy.device.kind):
+            del model.commands[command.command]
+            world.actions.append(CommandDone(command.command, (copy.device.name,)))
+    refresh(world, model)
+
+
+def set_keep_alive(world: World, copy: Copy, now: float) -> None:
+    """Take the model's present keep-alive and arm the timer for it."""
+    model: ModelState = copy.model
+    named = model.keep_alive_s if model.keep_alive_s is not None else model.spec.residency.keep_alive_s
+    copy.keep_alive_s = world.settings.keep_alive_s if named is None else named
+    arm_idle(world, copy, max(now, copy.idle_since + copy.keep_alive_s))
+
+
+def arm_idle(world: World, copy: Copy, at: float) -> None:
+    """Look at the copy again at `at`; an earlier timer for it means nothing any more."""
+    copy.idle_due_at = at
+    world.set_timer(at, "idle", copy)
+
+
+def leave(world: World, copy: Copy, reason: str, now: float) -> None:
+    """A READY copy is to go: at once where it is idle, else when its last lease ends."""
+    model: ModelState = copy.model
+    copy.device.order.pop(copy.ident, None)
+    copy.device.leaves(copy)
+    copy.unload_reason = reason
+    if copy.leases:
+        copy.move(CopyState.DRAINING, now)
+    else:
+        _send_unload(world, copy, now)
+    refresh(world, model)
+
+
+def drained(world: World, copy: Copy, now: float) -> None:
+    """The last lease of a DRAINING copy ended."""
+    _send_unload(world, copy, now)
+
+
+def _send_unload(world: World, copy: Copy, now: float) -> None:
+    model: ModelState = copy.model
+    copy.move(CopyState.UNLOADING, now)
+    if copy.unload_reason == "space":
+        model.evicted_at = now
+        if now - copy.idle_since < copy.keep_alive_s:
+            world.counters.premature_unloads += 1
+    world.counters.unloads[model.name, copy.unload_reason] += 1
+    world.set_timer(now + world.settings.verify_timeout_s, "unload", copy)
+    world.actions.append(Unload(copy.instance, copy.generation, copy.ident, model.name))
+
+
+def stay(world: World, copy: Copy) -> None:
+    """Revoke: a DRAINING copy is READY again."""
+    copy.move(CopyState.READY, copy.state_since)
+    copy.device.stays(copy)
+    copy.unload_reason = ""
+    copy.device.order[copy.ident] = copy
+    release_reservation(world, copy.model.name)
+    world.backlog.append(copy.model)
+    refresh(world, copy.model)
+    world.note("revoke", copy.model.name, "stays after all: the space is not needed any more", copy=copy.ident)
+
+
+def gone(world: World, copy: Copy, now: float) -> None:
+    """A copy is gone, however that came; its leases hold nothing any more."""
+    model: ModelState = copy.model
+    copy.device.remove(copy)
+    copy.move(CopyState.GONE, now)
+    for lease in copy.live:
+        lease.live = False
+    copy.live.clear()
+    copy.leases = 0
+    del world.copies[copy.ident]
+    del model.copies[copy.ident]
+    for eject in list(model.ejects):
+        eject.pending.discard(copy.ident)
+        if not eject.pending:
+            model.ejects.remove(eject)
+            world.actions.append(CommandDone(eject.command, eject.devices))
+    refresh(world, model)
+    world.changed()

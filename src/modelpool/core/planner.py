@@ -1,0 +1,174 @@
+"""Plan, then commit: which device a model goes to, and the whole set of copies that must leave for it.
+
+For one device:
+  1. A need larger than the budget never fits.
+  2. Nothing leaves where the need fits what is committed already.
+  3. Candidates are READY copies that are not pinned or kept by `min_copies`, whose model's queue is empty, and that have served the
+     waiters they were loaded for. Idle ones come first, in the policy's order.
+  4. Where those do not make enough room, copies with leases follow in the policy's order; they drain. With `preference: throughput` only
+     once the longest waiter has waited `starvation_s`. Then, whatever the preference, copies with a queue follow too: one that is never
+     idle cannot starve the others.
+  5. When there is enough room, victims that turn out not to be needed stay, those of most worth first.
+Among devices: one that needs no victims, with the most room left; else the one whose victims are fewest bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from modelpool.core.copies import Copy, CopyState
+from modelpool.core.eviction import NO_EVICTION, POLICIES, EvictionContext
+from modelpool.core.ledger import Device, Need
+from modelpool.core.sizes import load_time_s, need_of
+from modelpool.core.state import ModelState, World
+
+
+class Verdict(Enum):
+    """What a plan came to."""
+
+    FITS = "fits"
+    LATER = "later"  # nothing feasible now; a lease, a first completion or a timer will change that
+    NO_SPACE = "no space"  # only the user can change that: pinned models, or policy `none`
+    NEVER = "never"  # larger than the budget
+    NO_DEVICE = "no device"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan for one device. victims: copies that leave, least worth first; short_bytes: what lacks where it does not fit."""
+
+    verdict: Verdict
+    device: Device | None
+    need: Need
+    victims: tuple[Copy, ...] = ()
+    short_bytes: int = 0
+
+
+class Reach(Enum):
+    """How far down the rules 3 and 4 a plan may go."""
+
+    IDLE = 1
+    LEASED = 2
+    BACKLOGGED = 3
+
+
+def evictable(copy: Copy) -> bool:
+    """Whether a copy may be chosen at all (rule 3, but for the queue)."""
+    model: ModelState = copy.model
+    return (
+        copy.state is CopyState.READY
+        and not model.pinned
+        and (copy.served > 0 or not copy.wanted)
+        and len(model.ready) > model.spec.residency.min_copies
+    )
+
+
+def candidates(device: Device) -> tuple[list[Copy], list[Copy], list[Copy]]:
+    """The evictable copies of a device: idle, leased, and with a queue; each in order of their last completion."""
+    idle: list[Copy] = []
+    leased: list[Copy] = []
+    backlogged: list[Copy] = []
+    for copy in device.order.values():
+        if evictable(copy):
+            (backlogged if copy.model.queue else leased if copy.leases else idle).append(copy)
+    return idle, leased, backlogged
+
+
+def _in_order(world: World, device: Device, load_s: float, now: float, reach: Reach) -> Iterator[Copy]:
+    policy = POLICIES[world.settings.eviction]
+    context = EvictionContext(now, world.demand, world.settings, load_s)
+    for group in candidates(device)[: reach.value]:
+        yield from policy(group, context)
+
+
+def _reach(world: World, model: ModelState, now: float) -> Reach:
+    if model.oldest(now) >= world.settings.starvation_s:
+        return Reach.BACKLOGGED
+    return Reach.LEASED if world.settings.preference == "latency" else Reach.IDLE
+
+
+def choose_victims(
+    world: World, device: Device, need: Need | None, load_s: float, now: float, *, model: str = "", reach: Reach = Reach.LEASED
+) -> tuple[Copy, ...] | None:
+    """The copies that must leave so that `need` (None: what is there now) fits; None where nothing would make it fit."""
+    excess = device.committed_bytes(need, model=model) - device.budget_bytes
+    chosen: dict[int, Copy] = {}
+    scratch = device.scratch_bytes()
+    freed = 0
+    for copy in _in_order(world, device, load_s, now, reach):
+        chosen[copy.ident] = copy
+        freed += copy.charge_bytes
+        if freed + scratch >= excess and device.committed_bytes(need, chosen, model) <= device.budget_bytes:
+            break
+    else:
+        return None
+    for ident in list(chosen)[-2::-1]:  # rule 5; the last one chosen was needed
+        copy = chosen.pop(ident)
+        if device.committed_bytes(need, chosen, model) > device.budget_bytes:
+            chosen[ident] = copy
+    return tuple(chosen.values())
+
+
+def plan_on(world: World, model: ModelState, device: Device, now: float, *, may_evict: bool = True) -> Plan:
+    """The plan for one device."""
+    need = need_of(model, device)
+    if need.alone > device.budget_bytes:  # 1
+        return Plan(Verdict.NEVER, device, need, short_bytes=need.alone - device.budget_bytes)
+    short = device.committed_bytes(need, model=model.name) - device.budget_bytes
+    if short <= 0:  # 2
+        return Plan(Verdict.FITS, device, need)
+    if world.settings.eviction == NO_EVICTION or not may_evict:
+        passing = device.loading_bytes > 0 or bool(device.reserved)  # a hold shrinks to a charge when its load is done
+        return Plan(Verdict.LATER if passing else Verdict.NO_SPACE, device, need, short_bytes=short)
+    victims = choose_victims(world, device, need, load_time_s(model, device.kind), now, model=model.name, reach=_reach(world, model, now))
+    if victims is not None:
+        return Plan(Verdict.FITS, device, need, victims)
+    return Plan(Verdict.NO_SPACE if _only_kept_left(device, need, model) else Verdict.LATER, device, need, short_bytes=short)
+
+
+def _only_kept_left(device: Device, need: Need, model: ModelState) -> bool:
+    """Whether pinned and kept copies alone are in the way, so that waiting does not help."""
+    if device.loading_bytes or device.unreturned_bytes or device.reserved:
+        return False
+    movable = [ident for ident, copy in device.copies.items() if copy.state is CopyState.READY and not copy.model.kept]
+    return device.committed_bytes(need, movable, model.name) > device.budget_bytes
+
+
+def eligible(world: World, model: ModelState, wanted: str | None = None) -> list[Device]:
+    """Devices that the model may use: of its kinds (the preferred kind that exists), or the one its policy or the user names."""
+    named = wanted or model.spec.residency.device
+    devices = [device for device in world.devices() if not world.instances[device.instance].recycling]
+    if named is not None:
+        return [device for device in devices if named in (device.name, device.kind)]
+    for kind in model.spec.device_kinds:
+        if found := [device for device in devices if device.kind == kind]:
+            return found
+    return []
+
+
+def never_fits(world: World, model: ModelState) -> Plan | None:
+    """The plan that says so where the model is larger than each device it may use; else None."""
+    found: Plan | None = None
+    for device in eligible(world, model):
+        need = need_of(model, device)
+        if need.alone <= device.budget_bytes:
+            return None
+        found = Plan(Verdict.NEVER, device, need, short_bytes=need.alone - device.budget_bytes)
+    return found
+
+
+def plan(world: World, model: ModelState, now: float, *, wanted: str | None = None, may_evict: bool = True) -> Plan:
+    """The best plan over the model's devices."""
+    plans = [plan_on(world, model, device, now, may_evict=may_evict) for device in eligible(world, model, wanted)]
+    if not plans:
+        return Plan(Verdict.NO_DEVICE, None, Need(0, 0, 0, "estimate"))
+    order = (Verdict.FITS, Verdict.LATER, Verdict.NO_SPACE, Verdict.NEVER)
+
+    def rank(found: Plan) -> tuple[int, int, int]:
+        assert found.device is not None
+        lost = sum(copy.charge_bytes for copy in found.victims)
+        return order.index(found.verdict), lost, -found.device.free_bytes()
+
+    return min(plans, key=rank)

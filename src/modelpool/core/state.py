@@ -1,0 +1,216 @@
+"""The core's mutable state: models with their queues, instances with their devices, timers, and what is to be told to the shell."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from modelpool.core.actions import Action, Reason
+from modelpool.core.copies import Copy, CopyState
+from modelpool.core.demand import DemandTable
+from modelpool.core.ledger import Device
+from modelpool.core.model import Learned, ModelSpec
+from modelpool.core.settings import CoreSettings
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A request that waits in its model's queue."""
+
+    request: int
+    arrived: float
+    deadline: float
+
+
+@dataclass(slots=True)
+class LoadCommand:
+    """A user's wish for a copy."""
+
+    command: int
+    arrived: float
+    device: str | None
+    may_evict: bool
+    deadline: float
+
+
+@dataclass(slots=True)
+class EjectCommand:
+    """A user's wish that copies go; done when none of `pending` is left."""
+
+    command: int
+    pending: set[int]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a model cannot be had now, and until when it is not tried again (inf: until it changes or a user loads it)."""
+
+    code: str
+    message: str
+    until: float
+    count: int
+
+
+class ModelState:
+    """One model: its spec, queue, copies and history."""
+
+    __slots__ = (
+        "commands",
+        "copies",
+        "deaths",
+        "ejects",
+        "evicted_at",
+        "failure",
+        "isolated",
+        "keep_alive_s",
+        "last_completion",
+        "learned",
+        "name",
+        "noted",
+        "pinned",
+        "priority",
+        "queue",
+        "queue_arrived",
+        "ready",
+        "removed",
+        "row",
+        "spec",
+    )
+
+    def __init__(self, spec: ModelSpec, row: int) -> None:
+        self.name = spec.name
+        self.row = row
+        self.learned: dict[str, Learned] = {}
+        self.queue: OrderedDict[int, Waiter] = OrderedDict()
+        self.queue_arrived = 0.0
+        self.copies: dict[int, Copy] = {}
+        self.ready: list[Copy] = []
+        self.commands: dict[int, LoadCommand] = {}
+        self.ejects: list[EjectCommand] = []
+        self.failure: Failure | None = None
+        self.deaths = 0
+        self.isolated = False
+        self.pinned = False
+        self.removed = False
+        self.last_completion: float | None = None
+        self.evicted_at: float | None = None
+        self.noted: tuple[str, float] = ("", 0.0)
+        self.keep_alive_s: float | None = None
+        self.take(spec)
+
+    def take(self, spec: ModelSpec) -> None:
+        """Take a new spec; what a user pinned stays pinned."""
+        self.spec = spec
+        self.priority = max(-16, min(16, spec.residency.priority))
+        self.pinned = self.pinned or spec.residency.pinned
+
+    @property
+    def kept(self) -> bool:
+        """Whether a copy is to be kept without any demand."""
+        return not self.removed and (self.pinned or self.spec.residency.min_copies > 0)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for a copy, or one is to be kept."""
+        return bool(self.queue or self.commands) or self.kept
+
+    def covered(self) -> bool:
+        """Whether a copy runs or is on its way."""
+        return any(copy.state in (CopyState.LOADING, CopyState.READY) for copy in self.copies.values())
+
+    def weight(self, now: float, starvation_s: float) -> float:
+        """Demand of those who wait: the sum over them of (1 + waited / starvation), doubled by each step of priority."""
+        count = len(self.queue) + len(self.commands)
+        waited = len(self.queue) * now - self.queue_arrived + sum(now - command.arrived for command in self.commands.values())
+        return max(0.5, count + waited / starvation_s) * 2.0**self.priority
+
+    def oldest(self, now: float) -> float:
+        """Seconds that the longest waiter has waited."""
+        oldest = min((command.arrived for command in self.commands.values()), default=now)
+        if self.queue:
+            oldest = min(oldest, next(iter(self.queue.values())).arrived)
+        return now - oldest
+
+
+class InstanceState:
+    """One instance: alive or not, and its devices."""
+
+    __slots__ = ("devices", "generation", "ident", "recycle_reason", "recycling", "up")
+
+    def __init__(self, ident: str) -> None:
+        self.ident = ident
+        self.generation = 0
+        self.up = False
+        self.devices: dict[str, Device] = {}
+        self.recycle_reason = ""
+        self.recycling = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the core counted since it began; by model where that matters."""
+
+    hits: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    loads: Counter[str] = field(default_factory=Counter)
+    load_failures: Counter[str] = field(default_factory=Counter)
+    unloads: Counter[tuple[str, str]] = field(default_factory=Counter)
+    late_events: int = 0
+    premature_unloads: int = 0
+
+
+class World:
+    """All state of the core. `actions` and `reasons` collect what one `handle` decided."""
+
+    def __init__(self, settings: CoreSettings, first_copy: int = 1) -> None:
+        self.settings = settings
+        self.demand = DemandTable()
+        self.models: dict[str, ModelState] = {}
+        self.forgotten: set[str] = set()
+        self.instances: dict[str, InstanceState] = {}
+        self.copies: dict[int, Copy] = {}
+        self.waiting: dict[str, ModelState] = {}
+        self.stuck: set[str] = set()
+        self.drained: list[Copy] = []
+        self.backlog: list[ModelState] = []
+        self.stopping = False
+        self.next_copy = first_copy
+        self.counters = Counters()
+        self.actions: list[Action] = []
+        self.reasons: list[Reason] = []
+        self.learned_changes: dict[tuple[str, str], Learned] = {}
+        self._timers: list[tuple[float, int, str, Any]] = []
+        self._timer_seq = 0
+
+    def devices(self) -> list[Device]:
+        """Devices of all instances that are up."""
+        return [device for instance in self.instances.values() if instance.up for device in instance.devices.values()]
+
+    def note(self, kind: str, model: str, text: str, **figures: Any) -> None:
+        """Write a decision down."""
+        self.reasons.append(Reason(kind, model, text, figures))
+
+    def changed(self) -> None:
+        """Something that plans depend on changed: what was infeasible may be feasible now."""
+        self.stuck.clear()
+
+    # --- timers ----------------------------------------------------------------------------------------------------------------
+    def set_timer(self, at: float, kind: str, subject: Any) -> None:
+        """Ask to be woken at `at`; a timer whose cause is gone by then does nothing."""
+        if at != float("inf"):
+            self._timer_seq += 1
+            heapq.heappush(self._timers, (at, self._timer_seq, kind, subject))
+
+    def due(self, now: float) -> tuple[str, Any] | None:
+        """The next timer that has come, taken off."""
+        if self._timers and self._timers[0][0] <= now:
+            _, _, kind, subject = heapq.heappop(self._timers)
+            return kind, subject
+        return None
+
+    def next_timer(self) -> float:
+        """When the earliest timer comes (inf: none)."""
+        return self._timers[0][0] if self._timers else float("inf")

@@ -1,0 +1,279 @@
+"""One worker process together with the connection to it, from its start or adoption to its death, which is reported once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modelpool.errors import LoadFailed, ModelpoolError, SetupError
+from modelpool.instances.link import Link, LinkLost
+from modelpool.instances.process import Process, default_python, log_tail, spawn_worker
+from modelpool.ports import Call, CallSink, Clock
+from modelpool.protocol import messages
+from modelpool.protocol.frames import WIRE_VERSION, Kind
+from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, remove_files, running_path, socket_path
+from modelpool.protocol.running import read_running
+
+_LAST_ANSWERS_S = 1.0
+"""How long a dead process's connection may still bring answers, and how long a process may outlive its connection."""
+_CONNECT_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedSettings:
+    """How embedded workers are started and watched; times in seconds.
+
+    orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; load_timeout_s: a longer load has
+    its process killed; verify_timeout_s: how long an unload waits for its memory; stop_timeout_s: from STOP to SIGKILL; probe_s: between
+    measurements; stuck_s: a worker with nothing to do that does not answer for so long is killed; preload: runtimes that the shared
+    worker imports at its start, so that no model is charged for them.
+    """
+
+    orphan_grace_s: float = 60.0
+    start_timeout_s: float = 60.0
+    load_timeout_s: float = 600.0
+    verify_timeout_s: float = 1.0
+    stop_timeout_s: float = 5.0
+    probe_s: float = 5.0
+    stuck_s: float = 60.0
+    python: str = field(default_factory=default_python)
+    preload: tuple[str, ...] = ("onnx",)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a worker: why, how long it was up, and the requests that it did not answer, each with whether it had started."""
+
+    reason: str
+    lived_s: float
+    lost: tuple[tuple[Call, bool], ...]
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of the models that were running."""
+        return frozenset(call.model for call, started in self.lost if started)
+
+
+class Peer:
+    """A worker process as the instance sees it.
+
+    shared: it holds many copies, and its bytes before any load are not charged. on_gone: called once, when process and connection have both
+    ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run_dir: Path,
+        settings: EmbeddedSettings,
+        calls: CallSink,
+        *,
+        shared: bool,
+        on_gone: Callable[[Peer, Death], None],
+        on_observed: Callable[[messages.Observed], None],
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.shared = shared
+        self.generation = 0
+        self.baseline_bytes = 0
+        self._run_dir = run_dir
+        self._clock = clock
+        self._up_since: float | None = None
+        self._settings = settings
+        self._on_gone = on_gone
+        self._on_observed = on_observed
+        self._loop = asyncio.get_running_loop()
+        self.link = Link(self._loop, calls, self._link_closed, self._observed)
+        self._calls = calls
+        self._process: Process | None = None
+        self._exit: str | None = None
+        self._killed_for: str | None = None
+        self._detached = False
+        self._probed_at: float | None = None
+        self.death: Death | None = None
+        self._ended = asyncio.Event()
+
+    # --- beginnings ----------------------------------------------------------------------------------------------------------------
+    async def start(self) -> messages.Welcome:
+        """Start the process and greet it; raises SetupError."""
+        remove_files(self._run_dir, self.name)
+        arguments = ["--run-dir", str(self._run_dir), "--name", self.name]
+        arguments += ["--orphan-grace", str(self._settings.orphan_grace_s), "--verify-timeout", str(self._settings.verify_timeout_s)]
+        if self.shared:
+            for runtime in self._settings.preload:
+                arguments += ["--preload", runtime]
+        else:
+            arguments.append("--isolated")
+        self._process = Process(spawn_worker(self._settings.python, arguments, self.log), self._exited, own=True)
+        return await self._greet()
+
+    async def adopt(self, record: WorkerRecord) -> messages.Welcome:
+        """Greet a process that an earlier server started; raises SetupError."""
+        try:
+            self._process = Process(record.pid, self._exited, own=False)
+        except ProcessLookupError as error:
+            raise SetupError(f"worker {self.name} has ended") from error
+        return await self._greet()
+
+    async def _greet(self) -> messages.Welcome:
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                await self._connect()
+                hello = messages.Hello(wire_version=WIRE_VERSION, server=self.name)
+                payload = await self.link.ask(Kind.HELLO, 0, messages.encode(hello))
+        except (TimeoutError, LinkLost) as error:
+            problem = "did not answer" if isinstance(error, TimeoutError) else "broke off"
+            self.kill(f"it {problem} when it was greeted")
+            death = await self.ended()
+            raise SetupError(f"worker process {self.name} {problem} at its start ({death.reason}); see {self.log}") from error
+        welcome = messages.decode(payload, messages.Welcome)
+        self.generation = welcome.generation
+        self.baseline_bytes = welcome.baseline_bytes if self.shared else 0
+        self._up_since = self._clock()
+        return welcome
+
+    async def _connect(self) -> None:
+        path = socket_path(self._run_dir, self.name)
+        while True:
+            if self._exit is not None:
+                raise LinkLost
+            try:
+                sock = connect(path)
+            except OSError:
+                await asyncio.sleep(_CONNECT_POLL_S)
+                continue
+            await self._loop.create_unix_connection(lambda: self.link, sock=sock)
+            return
+
+    # --- what it is asked ------------------------------------------------------------------------------------------------------------
+    async def load(self, spec: messages.LoadSpec) -> messages.Loaded:
+        """Load a copy; raises a ModelpoolError. A load that takes too long costs the process its life."""
+        timeout_s = self._settings.load_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                payload = await self.link.ask(Kind.LOAD, spec.copy, messages.encode(spec))
+        except TimeoutError as error:
+            self.kill(f"loading {spec.model} took longer than {timeout_s:g} s")
+            await self.ended()
+            message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
+            raise LoadFailed(message) from error
+        except LinkLost as error:
+            raise self._died_loading(spec, await self.ended()) from error
+        if self.death is not None:
+            raise self._died_loading(spec, self.death)
+        return messages.decode(payload, messages.Loaded)
+
+    def _died_loading(self, spec: messages.LoadSpec, death: Death) -> LoadFailed:
+        last = log_tail(self.log)
+        return LoadFailed(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
+
+    async def unload(self, copy: int) -> bool:
+        """Unload a copy; False where the process died first."""
+        try:
+            await self.link.ask(Kind.UNLOAD, copy)
+        except LinkLost:
+            await self.ended()
+            return False
+        except ModelpoolError:
+            pass  # it does not have it
+        return True
+
+    def probe(self) -> None:
+        """Ask for a sign of life; a worker that owes one for too long, with nothing to do, is killed."""
+        now = self._clock()
+        if self._probed_at is None:
+            self._probed_at = now
+            self.link.probe()
+        elif now - self._probed_at > self._settings.stuck_s and not self.link.is_busy:
+            self.kill(f"it did not answer for {now - self._probed_at:.0f} s")
+
+    def private_bytes(self) -> int:
+        """What it adds to the instance's private bytes now."""
+        if self._process is None or self.death is not None:
+            return 0
+        return max(0, (anonymous_bytes(self._process.pid) or 0) - self.baseline_bytes)
+
+    # --- its end ---------------------------------------------------------------------------------------------------------------------
+    def kill(self, reason: str) -> None:
+        """End the process at once."""
+        self._killed_for = self._killed_for or reason
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """Let it finish what it accepted, within a limit; returns when it has ended."""
+        if self._process is None:
+            return
+        if self._up_since is None:
+            self.kill("it was not up yet when it was to stop")
+        self.link.send(Kind.STOP, 0, 0)
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            self.kill(f"it did not stop within {self._settings.stop_timeout_s:g} s")
+            await self._ended.wait()
+
+    def detach(self) -> None:
+        """Leave it to the next server."""
+        self._detached = True
+        self.link.close()
+        if self._process is not None:
+            self._process.forget()
+        for call in self.link.take_pending():
+            self._calls.lost(call, call.begun)
+
+    async def ended(self) -> Death:
+        """Wait for its end."""
+        await self._ended.wait()
+        assert self.death is not None
+        return self.death
+
+    def _exited(self, how: str) -> None:
+        self._exit = how
+        if self.link.is_open:
+            # Answers that it sent before it died are still to be read; a process that it forked may hold the connection open, though.
+            self._loop.call_later(_LAST_ANSWERS_S, self.link.close)
+        else:
+            self._gone()
+
+    def _link_closed(self) -> None:
+        if self._exit is not None:
+            self._gone()
+        elif not self._detached and self._process is not None:
+            self._loop.call_later(_LAST_ANSWERS_S, self.kill, "its connection broke")
+
+    def _gone(self) -> None:
+        if self.death is not None:
+            return
+        started = read_running(running_path(self._run_dir, self.name))
+        lost = tuple((call, call.begun and call.callid in started) for call in self.link.take_pending())
+        reason = f"{self._killed_for}, {self._exit}" if self._killed_for else (self._exit or "ended")
+        lived_s = self._clock() - self._up_since if self._up_since is not None else 0.0
+        self.death = Death(reason, lived_s, lost)
+        remove_files(self._run_dir, self.name)
+        self._ended.set()
+        self._on_gone(self, self.death)
+
+    def _observed(self, observed: messages.Observed) -> None:
+        self._probed_at = None
+        self._on_observed(observed)
+
+    # --- figures ---------------------------------------------------------------------------------------------------------------------
+    @property
+    def log(self) -> Path:
+        """Its log; all processes of an instance share one."""
+        return self._run_dir / f"{self.name.partition('+')[0]}.log"
+
+    @property
+    def pid(self) -> int:
+        """Its process id (0: not started)."""
+        return self._process.pid if self._process is not None else 0
+
+
+async def stop_all(peers: Iterable[Peer]) -> None:
+    """Stop several at once."""
+    await asyncio.gather(*(peer.stop() for peer in peers))

@@ -1,0 +1,89 @@
+"""The contract between the worker and what runs models: one runtime per kind of file.
+
+A runtime turns a `LoadSpec` into a `LoadedModel`. The worker decodes requests, groups them, calls `execute` in one of the model's slots, and
+encodes the outcomes. Nothing here knows sockets or HTTP.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modelpool.errors import ModelpoolError, Unsupported
+from modelpool.protocol.messages import LoadSpec, TensorMeta
+
+
+class Tensor(NamedTuple):
+    """A tensor on the way in or out.
+
+    datatype: as the Open Inference Protocol spells it. array: NumPy array of its shape; BYTES are object arrays of `bytes`; BF16 are
+    uint16 arrays that hold the raw bits.
+    """
+
+    datatype: str
+    array: NDArray[Any]
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """One decoded request. wanted: outputs asked for (empty: all); ident: the client's own id for it ('' where it gave none)."""
+
+    version: int
+    inputs: dict[str, Tensor]
+    wanted: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+    ident: str = ""
+
+
+Outcome: TypeAlias = dict[str, Tensor] | ModelpoolError
+"""Outputs by name in the model's order, or the error of this one request."""
+
+
+class LoadedModel(Protocol):
+    """A model that can run.
+
+    inputs, outputs: as metadata shows them, batch dimension included; max_batch: rows that may run together (0: requests run one by one
+    and have no batch dimension); batches: whether requests may be put together (`dynamic_batching`); max_delay_s: how long a run may wait
+    for more requests; slots: runs that may go on at once; whole_process: its process holds nothing else, so all of it is charged.
+    """
+
+    inputs: tuple[TensorMeta, ...]
+    outputs: tuple[TensorMeta, ...]
+    max_batch: int
+    batches: bool
+    max_delay_s: float
+    slots: int
+    whole_process: bool
+
+    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> list[Outcome]:
+        """Run requests of one version together; one outcome each, in order. Raises only where the whole run failed."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Runtime(Protocol):
+    """How one kind of files becomes something that runs."""
+
+    def load(self, spec: LoadSpec) -> LoadedModel:
+        """Load and warm up (`model_warmup`); raises LoadFailed with the reason."""
+
+
+_RUNTIMES = {"onnx": ("modelpool.runtimes.onnx", "OnnxRuntime"), "python": ("modelpool.runtimes.python", "PythonRuntime")}
+
+
+def open_runtime(name: str) -> Runtime:
+    """The runtime of that name; raises Unsupported where its library is not installed."""
+    if name not in _RUNTIMES:
+        raise Unsupported(f"there is no runtime {name!r}; known are {', '.join(sorted(_RUNTIMES))}")
+    module, cls = _RUNTIMES[name]
+    try:
+        runtime: Runtime = getattr(importlib.import_module(module), cls)()
+    except ImportError as error:
+        raise Unsupported(f"runtime {name!r} needs a library that is not installed ({error}); install modelpool[{name}]") from error
+    return runtime

@@ -1,0 +1,81 @@
+"""`python -m modelpool.worker`: the embedded worker process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from modelpool.errors import Unsupported
+from modelpool.runtimes.base import open_runtime
+from modelpool.worker.memory import settled_bytes
+from modelpool.worker.server import Worker, WorkerSettings
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m modelpool.worker", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder for socket, record and running table")
+    parser.add_argument("--name", required=True, help="the worker's name; names its files")
+    parser.add_argument("--orphan-grace", type=float, default=60.0, help="seconds to live without a server")
+    parser.add_argument("--verify-timeout", type=float, default=1.0, help="seconds an unload waits for its memory to come back")
+    parser.add_argument("--isolated", action="store_true", help="the process is for one copy and charged as a whole")
+    parser.add_argument("--preload", action="append", default=[], metavar="RUNTIME", help="import what this runtime needs at once")
+    parser.add_argument("--log", type=Path, help="append standard output and error to this file")
+    return parser.parse_args()
+
+
+def _log_to(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def main() -> int:
+    """Run a worker; returns when it has ended."""
+    arguments = _arguments()
+    if arguments.log is not None:
+        _log_to(arguments.log)
+    with contextlib.suppress(PermissionError):  # already the leader of a group: the spawner gave us a session
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {arguments.name} %(levelname)s %(name)s %(message)s")
+    for name in arguments.preload:
+        try:
+            open_runtime(name)
+        except Unsupported as error:
+            logging.getLogger(__name__).warning("%s", error.message)
+    # What is imported by now stays for good: collections after loads and unloads need not look at it.
+    settled_bytes()
+    gc.freeze()
+    settings = WorkerSettings(
+        run_dir=arguments.run_dir,
+        name=arguments.name,
+        orphan_grace_s=arguments.orphan_grace,
+        isolated=arguments.isolated,
+        verify_timeout_s=arguments.verify_timeout,
+    )
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+
+    async def serve() -> None:
+        await Worker(settings, asyncio.get_running_loop()).run()
+
+    asyncio.run(serve())
+    logging.shutdown()
+    sys.stdout.flush()
+    # Threads that a model left behind, or a run that never ends, must not keep the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
