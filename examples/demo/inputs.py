@@ -77,6 +77,11 @@ def _some_files() -> tuple[Path, ...]:
     return tuple(path for paths in by_label.values() for path in paths[:400])
 
 
+def prepare() -> None:
+    """Do what takes long before the first request: look for files."""
+    _some_files()
+
+
 class Files:
     """Real files as the file-type model sees them: their first and last bytes without white space around them."""
 
@@ -220,7 +225,7 @@ def molecule(rng: Random) -> Input:
         power = power @ walk
         returns.append(np.diag(power))
     bond_features = np.repeat(np.eye(13)[rng.integers(0, 13, len(bonds))], 2, axis=0)
-    tensors = {
+    tensors: Arrays = {
         "feat": (rng.random((atoms, 85)) < 0.1).astype(np.float32),
         "edge_feat": bond_features.astype(np.float32),
         "edge_index": np.array([end for a, b in bonds for end in ((a, b), (b, a))], np.int64).T.copy(),

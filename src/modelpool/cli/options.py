@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
@@ -20,25 +20,22 @@ P = ParamSpec("P")
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-class Duration(click.ParamType):
+def seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     """A duration as people write it (`90s`, `5m`), in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
-        try:
-            return parse_duration(value)
-        except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
+    try:
+        return parse_duration(value)
+    except InvalidRequest as error:
+        raise click.BadParameter(error.message) from error
 
 
 def server_command(timeout: str = "60s") -> Callable[[Callable[Concatenate[Client, bool, P], None]], Callable[..., None]]:
     """Make a function a command that asks a server: it is given a client and whether to print JSON."""
 
     def decorate(function: Callable[Concatenate[Client, bool, P], None]) -> Callable[..., None]:
-        @click.option("--url", envvar="MODELPOOL_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="Address of the server.")
-        @click.option("--timeout", "timeout_s", type=Duration(), default=timeout, show_default=True, help="How long to wait for the server.")
+        @click.option("--url", envvar="MODELPOOL_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="Server's address.")
+        @click.option(
+            "--timeout", "timeout_s", metavar="DURATION", default=timeout, show_default=True, callback=seconds, help="Give up then."
+        )
         @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
         @functools.wraps(function)
         @explain_errors

@@ -45,10 +45,11 @@ def plain_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> lis
     """The table as lines of aligned columns, two spaces apart, each row on one line."""
     cells = [[column.title for column in columns], *([" ".join(cell.split()) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    return [
-        "  ".join(cell.rjust(width) if column.right else cell.ljust(width) for cell, width, column in zip(row, widths, columns, strict=True)).rstrip()
-        for row in cells
-    ]
+    return ["  ".join(map(_fitted, row, widths, columns)).rstrip() for row in cells]
+
+
+def _fitted(cell: str, width: int, column: Column) -> str:
+    return cell.rjust(width) if column.right else cell.ljust(width)
 
 
 def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -31,7 +31,10 @@ def load(client: Client, as_json: bool, model: str, device: str | None) -> None:
 @_device
 @server_command(timeout="10m")
 def eject(client: Client, as_json: bool, model: str, device: str | None) -> None:
-    """Unload MODEL once its requests have ended; a later request loads it again."""
+    """Unload MODEL.
+
+    It goes once its requests have ended; a later request loads it again.
+    """
     _say(client.eject_model(model, device), as_json, f"{model} is unloaded")
 
 
@@ -39,7 +42,10 @@ def eject(client: Client, as_json: bool, model: str, device: str | None) -> None
 @click.argument("model")
 @server_command(timeout="10m")
 def forget(client: Client, as_json: bool, model: str) -> None:
-    """Unload MODEL and take it out of the catalogue, until it is posted again."""
+    """Take MODEL out of the catalogue.
+
+    It is unloaded, and unknown until it is posted again.
+    """
     _say(client.forget_model(model), as_json, f"{model} is forgotten")
 
 
@@ -47,7 +53,10 @@ def forget(client: Client, as_json: bool, model: str) -> None:
 @click.argument("model")
 @server_command()
 def pin(client: Client, as_json: bool, model: str) -> None:
-    """Load MODEL and keep it: it is not evicted until it is unpinned."""
+    """Load MODEL and keep it.
+
+    It is not evicted until it is unpinned.
+    """
     _say(client.pin(model), as_json, f"{model} is pinned")
 
 
@@ -55,7 +64,7 @@ def pin(client: Client, as_json: bool, model: str) -> None:
 @click.argument("model")
 @server_command()
 def unpin(client: Client, as_json: bool, model: str) -> None:
-    """Let a pinned MODEL be evicted again."""
+    """Let a pinned MODEL be evicted."""
     _say(client.unpin(model), as_json, f"{model} is no longer pinned")
 
 

@@ -11,12 +11,15 @@ from urllib.parse import quote
 import msgspec
 
 from modelpool.client.transport import Reply, Transport
+from modelpool.errors import InvalidRequest, ModelpoolError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+JSON_BYTES = "Inference-Header-Content-Length"
+
+_NAMES = ("model_name", "modelName", "model_device", "model_properties", "modelProperties")
 
 Json = dict[str, Any]
 
@@ -85,12 +88,15 @@ class Client:
         return self._ask("DELETE", "/models", {"model_name": name, "forget": "true"}, timeout_s)
 
     def get_loaded_models(self, device: str | None = None, *, timeout_s: float | None = None) -> dict[str, dict[str, Json]]:
-        """The loaded models as `{device: {name: info}}`; device: only this one, or this kind (`cuda` means every `cuda:N`)."""
+        """The loaded models as `{device: {name: info}}`, with each model's properties and what it takes in `info`.
+
+        device: only this one, or this kind (`cuda` means every `cuda:N`).
+        """
         found: dict[str, dict[str, Json]] = {}
         for entry in self._ask("GET", "/models", {}, timeout_s).get("models", ()):
             where = str(entry["model_device"])
             if device is None or where == device or where.partition(":")[0] == device:
-                found.setdefault(where, {})[str(entry["model_name"])] = entry
+                found.setdefault(where, {})[str(entry["model_name"])] = _info(entry)
         return found
 
     def models(self, *, timeout_s: float | None = None) -> list[Json]:
@@ -133,20 +139,30 @@ class Client:
         inputs: Mapping[str, ArrayLike],
         *,
         version: int | None = None,
-        outputs: Iterable[str] | None = None,
+        outputs: Iterable[str] = (),
+        parameters: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    ) -> dict[str, NDArray[Any]]:
         """Run a model, which the server loads first if it has to.
 
-        inputs: arrays by input name, of the shapes and types that the model declares, with text as arrays of `str` or `bytes`; outputs: the
-        ones wanted (None: all); version: a version of the model (None: its default). Returns arrays by output name.
+        inputs: arrays by input name, of the shapes and types that the model declares; text as arrays of `str` or `bytes`.
+        version: a version of the model (None: its default); outputs: the ones wanted (none given: all); parameters: of the request, like
+        `keep_alive`. Returns arrays by output name; text comes as object arrays of `bytes`. What still waits at the time limit is not run
+        any more.
         """
-        from modelpool.client.tensors import pack, unpack
+        from modelpool.protocol.inference import decode_response, encode_request
 
         deadline = self._transport.deadline(timeout_s)
-        body, headers = pack(inputs, outputs, timeout_us=int(self._transport.left_s(deadline) * 1e6))
-        path = f"/v2/models/{quote(name, safe='')}" + (f"/versions/{version}" if version is not None else "") + "/infer"
-        return unpack(self._transport.call("POST", path, deadline=deadline, content=body, headers=headers))
+        timeout_us = max(1, int(self._transport.left_s(deadline) * 1e6))
+        body = encode_request(inputs, outputs, {"timeout": timeout_us, **(parameters or {})})
+        path = f"/v2/models/{quote(name, safe='')}" + ("" if version is None else f"/versions/{version}") + "/infer"
+        headers = {"content-type": "application/octet-stream", JSON_BYTES: str(body.json_bytes)}
+        reply = self._transport.call("POST", path, deadline=deadline, content=body.joined(), headers=headers)
+        try:
+            answer = decode_response(reply.body, int(reply.headers.get(JSON_BYTES, "-1")))
+        except (InvalidRequest, ValueError) as error:
+            raise ModelpoolError(f"{self.url} did not answer as the Open Inference Protocol has it: {error}") from error
+        return {name: tensor.array for name, tensor in answer.outputs.items()}
 
     # --- the wire --------------------------------------------------------------------------------------------------------------------
     def _ask(self, method: str, path: str, params: Mapping[str, str | None], timeout_s: float | None) -> Json:
@@ -162,3 +178,9 @@ class Client:
             headers={"content-type": "application/json"},
         )
         return reply.json()
+
+
+def _info(entry: Json) -> Json:
+    """What a user wants to know of a loaded model: its properties, and the server's facts, without the names that led here."""
+    facts = {key: value for key, value in entry.items() if key not in _NAMES}
+    return dict(entry.get("model_properties") or {}) | facts

@@ -34,7 +34,7 @@ def error_from_reply(status: int, headers: Mapping[str, str], body: bytes) -> Mo
     """The exception for an answer with an error status: its class by the answer's code, else by the status."""
     retry_after_s = retry_after(headers)
     content = _json_object(body)
-    code = str(content.get("code") or "")
+    code = str(content.get("modelpool_code") or content.get("code") or "")
     message = content.get("error") or content.get("message")
     if not isinstance(message, str):
         text = body[:200].decode("utf-8", "replace").strip()

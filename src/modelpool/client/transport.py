@@ -22,7 +22,7 @@ class Reply:
     """An answer that is no error."""
 
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | bytearray
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object."""
@@ -136,7 +136,7 @@ class Transport:
         except httpx.InvalidURL as error:
             raise SetupError(f"{path!r} cannot be asked of {self.url}: {error}") from error
         if response.is_success:
-            return Reply(response.headers, bytes(body))
+            return Reply(response.headers, body)
         failure = error_from_reply(response.status_code, response.headers, bytes(body))
         if response.status_code not in (429, 503):
             failure.retry_after_s = None

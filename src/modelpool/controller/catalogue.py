@@ -8,7 +8,7 @@ from modelpool.controller.state import StateStore
 from modelpool.core.events import Event, ModelAdded, ModelRemoved
 from modelpool.core.model import Learned
 from modelpool.errors import ForgottenModel, MalformedModel, ModelpoolError, UnknownModel, UnknownVersion
-from modelpool.repository.catalogue import Repository, diff, entry_from_properties
+from modelpool.repository.catalogue import Repository, diff
 from modelpool.repository.entry import Entry
 
 
@@ -28,7 +28,7 @@ class Catalogue:
 
     def _read_posted(self, name: str, properties: dict[str, Any]) -> Entry:
         try:
-            return entry_from_properties(name, properties, self.repository.allowed_roots)
+            return self.repository.entry_from_properties(name, properties)
         except ModelpoolError as error:
             return Entry(name=name, source="posted", properties=properties, problem=error.message)
 
@@ -46,7 +46,7 @@ class Catalogue:
 
     def read_post(self, name: str, properties: dict[str, Any]) -> Entry:
         """The entry that properties describe (blocking); raises where they describe none that can be served."""
-        return entry_from_properties(name, properties, self.repository.allowed_roots)
+        return self.repository.entry_from_properties(name, properties)
 
     def post(self, name: str, entry: Entry, properties: dict[str, Any]) -> list[Event]:
         """Register a model."""

@@ -14,12 +14,14 @@ from __future__ import annotations
 from modelpool.core.actions import Admit, CommandDone, Refuse
 from modelpool.core.copies import Copy, CopyState, Lease
 from modelpool.core.events import CommandGone, EjectWanted, LoadWanted, RequestArrived, RequestGone
-from modelpool.core.ledger import Device
-from modelpool.core.lifecycle import leave, refresh, release_reservation
-from modelpool.core.planner import Plan, never_fits
+from modelpool.core.eviction import NO_EVICTION
+from modelpool.core.lifecycle import elsewhere_text, leave, refresh
+from modelpool.core.planner import Plan, eligible, never_fits
 from modelpool.core.sizes import load_time_s
 from modelpool.core.state import EjectCommand, LoadCommand, ModelState, Waiter, World
 from modelpool.units import format_bytes
+
+STOPPING = ("shutting_down", "the server is stopping and loads nothing any more", 1.0)
 
 REFUSAL_NOTE_S = 10.0
 """The journal takes the same refusal of the same model once in so many seconds."""
@@ -50,8 +52,8 @@ def arrived(world: World, event: RequestArrived, now: float) -> None:
         return
     model.queue[event.request] = Waiter(event.request, now, event.deadline)  # 6
     model.queue_arrived += now
-    world.set_timer(event.deadline, "deadline", (model, event.request))
-    world.stuck.discard(model.name)
+    world.timers.set(event.deadline, "deadline", model, model.deadline_alarm)
+    world.unstick(model.name)
     refresh(world, model)
 
 
@@ -64,8 +66,8 @@ def _refuse_unknown(world: World, request: int, name: str) -> None:
 
 
 def _refusal(world: World, model: ModelState, now: float) -> tuple[str, str, float | None] | None:
-    if world.stopping and not model.copies:  # 2
-        return "shutting_down", "the server is stopping and loads nothing any more", 1.0
+    if world.stopping and not model.covered():  # 2
+        return STOPPING
     if (failure := model.failure) is not None and now < failure.until:  # 3
         forever = failure.until == float("inf")
         return failure.code, failure.message, None if forever else max(0.1, failure.until - now)
@@ -91,27 +93,24 @@ def never_fits_text(found: Plan, model: ModelState) -> str:
 
 def no_space_text(world: World, found: Plan, model: ModelState) -> str:
     """Why a model cannot be loaded unless the user makes room, naming what to eject or unpin."""
-    device = found.device
+    need, device = found.need, found.device
     assert device is not None
     head = (
-        f"model '{model.name}' needs {format_bytes(found.need.alone)} on {device.name}, where {format_bytes(max(0, found.need.alone - found.short_bytes))} of "
-        f"{format_bytes(device.budget_bytes)} can be had"
+        f"model '{model.name}' needs {format_bytes(need.alone)} on {device.name}, where "
+        f"{format_bytes(max(0, need.alone - found.short_bytes))} of {format_bytes(device.budget_bytes)} can be had"
     )
-    loose = _enough(device, found.short_bytes, pinned=False)
-    if loose:
-        return f"{head}; eject {', '.join(loose)} first"
-    return f"{head}; unpin {', '.join(_enough(device, found.short_bytes, pinned=True) or ['a pinned model'])} first"
-
-
-def _enough(device: Device, short_bytes: int, *, pinned: bool) -> list[str]:
-    names: list[str] = []
-    for copy in device.order.values():
-        if short_bytes <= 0:
+    chosen, freed_bytes = [], 0
+    for copy in sorted(device.order.values(), key=lambda copy: copy.model.kept):
+        if freed_bytes >= found.short_bytes:
             break
-        if copy.model.kept == pinned:
-            names.append(copy.model.name)
-            short_bytes -= copy.charge_bytes
-    return names if short_bytes <= 0 else []
+        chosen.append(copy)
+        freed_bytes += copy.charge_bytes
+    if freed_bytes < found.short_bytes and not device.fits(need, [copy.ident for copy in chosen], model.name):
+        return f"{head}; give the device more (--device {device.name}=SIZE)"
+    kept = [copy.model.name for copy in chosen if copy.model.kept]
+    if kept and world.settings.eviction != NO_EVICTION:
+        return f"{head}; unpin {', '.join(kept)} first"
+    return f"{head}; eject {', '.join(copy.model.name for copy in chosen)} first"
 
 
 def note_refusal(world: World, model: ModelState, code: str, message: str, now: float) -> None:
@@ -153,33 +152,41 @@ def refuse_all(world: World, model: ModelState, code: str, message: str, retry_a
     refresh(world, model)
 
 
+def refuse_commands(world: World, model: ModelState, device: str, code: str, message: str) -> None:
+    """Refuse the users who want a copy on this device; others still wait."""
+    for command in [command for command in model.commands.values() if command.device == device]:
+        del model.commands[command.command]
+        world.actions.append(CommandDone(command.command, (), code, message))
+    refresh(world, model)
+
+
 def request_gone(world: World, event: RequestGone) -> None:
     """A waiting request's client went away."""
-    if (model := world.models.get(event.model)) is not None:
-        _drop(world, model, event.request)
+    if (model := world.models.get(event.model)) is not None and event.request in model.queue:
+        _drop(model, event.request)
+        refresh(world, model)
 
 
-def _drop(world: World, model: ModelState, request: int) -> bool:
-    waiter = model.queue.pop(request, None)
-    if waiter is None:
-        return False
-    model.queue_arrived -= waiter.arrived
+def _drop(model: ModelState, request: int) -> None:
+    model.queue_arrived -= model.queue.pop(request).arrived
     if not model.queue:
         model.queue_arrived = 0.0
-    refresh(world, model)
-    return True
 
 
-def deadline_passed(world: World, model: ModelState, request: int, now: float) -> None:
-    """A waiting request's time ran out."""
-    waiter = model.queue.get(request)
-    if waiter is None or waiter.deadline > now:
-        return
-    _drop(world, model, request)
+def deadlines_passed(world: World, model: ModelState, now: float) -> None:
+    """The time of some waiting requests ran out."""
+    if not model.queue:
+        return  # perhaps not in the catalogue any more
+    late = [waiter for waiter in model.queue.values() if waiter.deadline <= now]
     state = "is being loaded" if model.covered() else "waits for space"
-    message = f"Request timeout expired: waited {now - waiter.arrived:.1f} s for model '{model.name}', which {state}"
-    world.actions.append(Refuse(request, "timeout", message, max(1.0, load_time_s(model, "cpu"))))
-    note_refusal(world, model, "timeout", message, now)
+    for waiter in late:
+        _drop(model, waiter.request)
+        message = f"Request timeout expired: waited {now - waiter.arrived:.1f} s for model '{model.name}', which {state}"
+        world.actions.append(Refuse(waiter.request, "timeout", message, max(1.0, load_time_s(model, "cpu"))))
+        note_refusal(world, model, "timeout", message, now)
+    if model.queue:
+        world.timers.set(min(waiter.deadline for waiter in model.queue.values()), "deadline", model, model.deadline_alarm)
+    refresh(world, model)
 
 
 def load_wanted(world: World, event: LoadWanted, now: float) -> None:
@@ -189,19 +196,35 @@ def load_wanted(world: World, event: LoadWanted, now: float) -> None:
         code = "model_forgotten" if event.model in world.forgotten else "model_not_found"
         world.actions.append(CommandDone(event.command, (), code, f"Request for unknown model: '{event.model}' is not found"))
         return
-    if world.stopping:
-        world.actions.append(CommandDone(event.command, (), "shutting_down", "the server is stopping", 1.0))
-        return
     for copy in model.ready:
-        if event.device is None or event.device in (copy.device.name, copy.device.kind):
+        if event.device in (None, copy.device.name, copy.device.kind):
             world.actions.append(CommandDone(event.command, (copy.device.name,)))
             return
+    if world.stopping:
+        world.actions.append(CommandDone(event.command, (), *STOPPING))
+        return
+    if event.device is not None and (message := missing_device(world, model, event.device)) is not None:
+        world.actions.append(CommandDone(event.command, (), "device_not_found", message))
+        return
+    if event.device is not None and model.ready:
+        world.actions.append(CommandDone(event.command, (), "refused", elsewhere_text(model.ready[0], event.device)))
+        return
     model.failure = None
     model.deaths = 0
     model.commands[event.command] = LoadCommand(event.command, now, event.device, event.may_evict, event.deadline)
-    world.set_timer(event.deadline, "command", (model, event.command))
-    world.stuck.discard(model.name)
+    world.timers.set(event.deadline, "command", (model, event.command))
+    world.unstick(model.name)
     refresh(world, model)
+
+
+def missing_device(world: World, model: ModelState, wanted: str | None) -> str | None:
+    """What to say where the model has no device that it may use, and none that is coming."""
+    coming = not world.instances or any(not instance.up or instance.recycling for instance in world.instances.values())
+    if coming or eligible(world, model, wanted):
+        return None
+    have = ", ".join(sorted({device.name for device in world.devices()}))
+    named = wanted or model.spec.residency.device or " or ".join(model.spec.device_kinds)
+    return f"model '{model.name}' needs device {named}; this server has {have}"
 
 
 def command_gone(world: World, event: CommandGone) -> None:
@@ -213,7 +236,7 @@ def command_gone(world: World, event: CommandGone) -> None:
     refresh(world, model)
 
 
-def command_late(world: World, model: ModelState, command: int, now: float) -> None:
+def command_late(world: World, model: ModelState, command: int) -> None:
     """A user's load has waited as long as it may."""
     if model.commands.pop(command, None) is not None:
         message = f"model '{model.name}' was not loaded in time; what it waits for: modelpool explain {model.name}"
@@ -236,10 +259,9 @@ def eject_wanted(world: World, event: EjectWanted, now: float) -> None:
         return
     devices = tuple(dict.fromkeys(copy.device.name for copy in copies))
     model.ejects.append(EjectCommand(event.command, {copy.ident for copy in copies}, devices))
-    release_reservation(world, model.name)
     for copy in copies:
         if copy.state is CopyState.READY:
             leave(world, copy, "eject", now)
-        else:
+        elif copy.unload_reason in ("", "space"):
             copy.unload_reason = "eject"  # a load in progress serves those who wait for it, then goes; a draining copy stays on its way
     world.note("eject", model.name, f"ejected from {', '.join(devices)} by a user", copies=len(copies))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from modelpool.core.timers import Alarm
+
 
 class CopyState(Enum):
     """Where a copy is in its life."""
@@ -18,7 +20,7 @@ class CopyState(Enum):
 
 #   from        to          when
 #   LOADING     READY       Loaded
-#   LOADING     UNLOADING   Loaded, but nobody may have it any more (removed, ejected, measured too large)
+#   LOADING     UNLOADING   Loaded, but nobody may have it any more (removed, changed, measured too large)
 #   LOADING     GONE        LoadFailed, InstanceDown, CopyLost
 #   READY       DRAINING    chosen as a victim, ejected, removed or idle while leases are out
 #   READY       UNLOADING   the same with no lease out
@@ -36,6 +38,11 @@ TRANSITIONS: dict[CopyState, frozenset[CopyState]] = {
 }
 
 
+UNLOAD_REASONS = ("space", "idle", "eject", "changed", "removed", "too large", "duplicate", "recycle")
+"""Why copies leave: room for another; idle for the keep-alive; a user's wish; another revision; out of the catalogue; measured larger than
+the budget; found twice on one device; its process is started anew."""
+
+
 class Copy:
     """One model resident on one device of one instance.
 
@@ -47,6 +54,7 @@ class Copy:
         "device",
         "generation",
         "ident",
+        "idle_alarm",
         "idle_due_at",
         "idle_since",
         "instance",
@@ -88,6 +96,7 @@ class Copy:
         self.loaded_at = 0.0
         self.idle_since = 0.0
         self.idle_due_at = 0.0
+        self.idle_alarm = Alarm()
         self.keep_alive_s = 0.0
         self.unload_reason = ""
         self.slot = -1

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from modelpool.core import admission, instances, lifecycle, scheduling
+from modelpool.core import admission, catalogue, instances, lifecycle, measures, overdue, recycling, scheduling
 from modelpool.core.actions import Action, Reason
 from modelpool.core.copies import Copy, CopyState, Lease
-from modelpool.core.eviction import NO_EVICTION, POLICIES
 from modelpool.core.events import (
     BudgetChanged,
     CommandGone,
@@ -31,6 +30,7 @@ from modelpool.core.events import (
     Tick,
     Unloaded,
 )
+from modelpool.core.eviction import NO_EVICTION, POLICIES
 from modelpool.core.settings import CoreSettings
 from modelpool.core.state import ModelState, World
 
@@ -49,7 +49,7 @@ class Core:
         self.world = World(settings, first_copy)
         self._models = self.world.models
         self._max_in_flight = settings.max_in_flight
-        self.world.set_timer(settings.run_limit_s / 4, "sweep", None)
+        self.world.timers.set(settings.run_limit_s / 4, "sweep", None)
 
     # --- the hot path ----------------------------------------------------------------------------------------------------------
     def try_lease(self, name: str, now: float) -> Lease | None:
@@ -97,15 +97,16 @@ class Core:
     def handle(self, event: Event, now: float) -> tuple[list[Action], list[Reason], float]:
         """Take one event; returns the actions, the reasons for the journal, and when to be called with `Tick` (inf: no need)."""
         world = self.world
+        self._ring(now)
         self._take(event, now)
-        while (due := world.due(now)) is not None:
-            self._timer(*due, now)
+        self._ring(now)
         self._follow_up(now)
         scheduling.settle(world, now)
         self._follow_up(now)
+        recycling.carry_on(world)
         actions, reasons = world.actions, world.reasons
         world.actions, world.reasons = [], []
-        return actions, reasons, world.next_timer()
+        return actions, reasons, world.timers.next()
 
     def _take(self, event: Event, now: float) -> None:
         world = self.world
@@ -119,9 +120,9 @@ class Core:
             case RequestGone():
                 admission.request_gone(world, event)
             case ModelAdded():
-                instances.model_added(world, event, now)
+                catalogue.model_added(world, event, now)
             case ModelRemoved():
-                instances.model_removed(world, event, now)
+                catalogue.model_removed(world, event, now)
             case LoadWanted():
                 admission.load_wanted(world, event, now)
             case EjectWanted():
@@ -129,9 +130,9 @@ class Core:
             case CommandGone():
                 admission.command_gone(world, event)
             case PinWanted():
-                instances.pin_wanted(world, event)
+                catalogue.pin_wanted(world, event, now)
             case KeepAliveSet():
-                instances.keep_alive_set(world, event, now)
+                catalogue.keep_alive_set(world, event, now)
             case InstanceUp():
                 instances.instance_up(world, event, now)
             case InstanceDown():
@@ -145,11 +146,12 @@ class Core:
             case Unloaded():
                 instances.unloaded(world, event, now)
             case Observed():
-                instances.observed(world, event, now)
+                measures.observed(world, event, now)
             case BudgetChanged():
-                instances.budget_changed(world, event, now)
+                measures.budget_changed(world, event, now)
             case Stopping():
-                self._stop(now)
+                world.stopping = True
+                world.note("stop", "", "told to stop: no new loads, what was accepted is finished")
             case _:
                 assert_never(event)
 
@@ -160,37 +162,28 @@ class Core:
             admission.admit(world, world.backlog.pop(), now)
         while world.drained:
             copy = world.drained.pop()
-            if copy.state is CopyState.DRAINING and copy.leases == 0:
-                if world.instances[copy.instance].recycling:
-                    instances.recycle_when_idle(world, world.instances[copy.instance], now)
-                else:
-                    lifecycle.drained(world, copy, now)
+            if copy.state is CopyState.DRAINING and not copy.leases and not world.instances[copy.instance].recycling:
+                lifecycle.send_unload(world, copy, now)
 
-    def _stop(self, now: float) -> None:
+    def _ring(self, now: float) -> None:
+        """Take the timers that have come."""
         world = self.world
-        world.stopping = True
-        for model in list(world.waiting.values()):
-            admission.refuse_all(world, model, "shutting_down", "the server is stopping and loads nothing any more", 1.0)
-        world.note("stop", "", "told to stop: no new loads, what was accepted is finished")
-
-    def _timer(self, kind: str, subject: object, now: float) -> None:
-        world = self.world
-        match kind, subject:
-            case "deadline", (ModelState() as model, int() as request):
-                admission.deadline_passed(world, model, request, now)
-            case "command", (ModelState() as model, int() as command):
-                admission.command_late(world, model, command, now)
-            case "idle", Copy() as copy:
-                instances.idle_due(world, copy, now)
-            case "load", Copy() as copy:
-                instances.load_late(world, copy, now)
-            case "unload", Copy() as copy:
-                instances.unload_late(world, copy, now)
-            case "retry", ModelState() as model:
-                world.stuck.discard(model.name)
-            case "sweep", _:
-                instances.sweep_leases(world, now)
-                world.set_timer(now + world.settings.run_limit_s / 4, "sweep", None)
+        while (due := world.timers.due(now)) is not None:
+            match due:
+                case "deadline", ModelState() as model:
+                    admission.deadlines_passed(world, model, now)
+                case "command", (ModelState() as model, int() as command):
+                    admission.command_late(world, model, command)
+                case "retry" | "hungry", ModelState() as model:
+                    world.unstick(model.name)
+                case "idle", Copy() as copy:
+                    overdue.idle_due(world, copy, now)
+                case "load", Copy() as copy:
+                    overdue.load_late(world, copy, now)
+                case "unload", Copy() as copy:
+                    overdue.unload_late(world, copy, now)
+                case _:
+                    overdue.sweep_leases(world, now)
 
     # --- for the owner ---------------------------------------------------------------------------------------------------------
     @property

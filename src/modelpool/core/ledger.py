@@ -16,9 +16,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from modelpool.core.copies import Copy, CopyState
-
-LEAVING = (CopyState.DRAINING, CopyState.UNLOADING)
+from modelpool.core.copies import Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,9 @@ class Device:
         "copies",
         "instance",
         "kind",
+        "leaving",
         "leaving_bytes",
+        "loading",
         "loading_bytes",
         "name",
         "order",
@@ -70,6 +70,8 @@ class Device:
         self.budget_bytes = budget_bytes
         self.runs_at_once = runs_at_once
         self.copies: dict[int, Copy] = {}
+        self.loading: dict[int, Copy] = {}
+        self.leaving: dict[int, Copy] = {}
         self.order: OrderedDict[int, Copy] = OrderedDict()
         self.peaks: list[tuple[int, int]] = []
         self.reserved: dict[str, Need] = {}
@@ -84,7 +86,7 @@ class Device:
         copy.charge_bytes = need.hold
         copy.load_peak_bytes = need.load_peak
         copy.run_peak_bytes = need.run_peak
-        self.copies[copy.ident] = copy
+        self.copies[copy.ident] = self.loading[copy.ident] = copy
         self.loading_bytes += need.hold
         insort(self.peaks, (need.run_peak, copy.ident))
 
@@ -98,6 +100,7 @@ class Device:
 
     def loaded(self, copy: Copy, charge_bytes: int) -> None:
         """A load ended: the hold becomes the charge."""
+        del self.loading[copy.ident]
         self.loading_bytes -= copy.charge_bytes
         self.resident_bytes += charge_bytes
         copy.charge_bytes = charge_bytes
@@ -109,11 +112,15 @@ class Device:
         insort(self.peaks, (run_peak_bytes, copy.ident))
 
     def leaves(self, copy: Copy) -> None:
-        """A copy begins to leave."""
+        """A copy begins to leave: it is on its way out, or drains first."""
+        self.order.pop(copy.ident, None)
+        self.leaving[copy.ident] = copy
         self.leaving_bytes += copy.charge_bytes
 
     def stays(self, copy: Copy) -> None:
         """A copy that was leaving stays after all."""
+        self.order[copy.ident] = copy
+        del self.leaving[copy.ident]
         self.leaving_bytes -= copy.charge_bytes
 
     def remove(self, copy: Copy) -> None:
@@ -121,11 +128,11 @@ class Device:
         del self.copies[copy.ident]
         self.order.pop(copy.ident, None)
         self.peaks.remove((copy.run_peak_bytes, copy.ident))
-        if copy.state is CopyState.LOADING:
+        if self.loading.pop(copy.ident, None) is not None:
             self.loading_bytes -= copy.charge_bytes
             return
         self.resident_bytes -= copy.charge_bytes
-        if copy.state in LEAVING:
+        if self.leaving.pop(copy.ident, None) is not None:
             self.leaving_bytes -= copy.charge_bytes
 
     # --- sums ------------------------------------------------------------------------------------------------------------------
@@ -158,12 +165,16 @@ class Device:
         for peak, ident in reversed(self.peaks):
             if staying == self.runs_at_once or peak == 0:
                 break
-            if ident in without or self.copies[ident].state in LEAVING:
+            if ident in without or ident in self.leaving:
                 continue
             peaks.append(peak)
             staying += 1
         peaks.sort(reverse=True)
         return base + sum(peaks[: self.runs_at_once])
+
+    def fits(self, need: Need | None, without: Collection[int] = (), model: str = "") -> bool:
+        """Whether what is promised, with one more load and without some copies, keeps to the budget."""
+        return self.committed_bytes(need, without, model) <= self.budget_bytes
 
     def starts(self, need: Need) -> bool:
         """Whether a load may begin in what is free now."""

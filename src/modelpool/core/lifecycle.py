@@ -13,10 +13,12 @@ def refresh(world: World, model: ModelState) -> None:
     model.ready = [copy for copy in model.copies.values() if copy.state is CopyState.READY]
     if model.wanted and not model.covered():
         world.waiting[model.name] = model
-    else:
-        world.waiting.pop(model.name, None)
-        if not model.wanted:
-            release_reservation(world, model.name)
+        return
+    world.waiting.pop(model.name, None)
+    if model.name in world.hungry:
+        world.changed()  # others may load again where this one had kept them out
+    if not model.wanted:
+        release_reservation(world, model.name)
 
 
 def release_reservation(world: World, name: str) -> None:
@@ -30,7 +32,7 @@ def release_reservation(world: World, name: str) -> None:
 
 def revoke_needless(world: World, device: Device) -> None:
     """Copies that drain for space which nobody needs any more stay, the one used last first."""
-    draining = [copy for copy in device.copies.values() if may_stay(copy)]
+    draining = [copy for copy in device.leaving.values() if may_stay(copy)]
     for copy in sorted(draining, key=lambda copy: copy.idle_since, reverse=True):
         if may_stay(copy) and device.committed_bytes() + copy.charge_bytes + copy.run_peak_bytes <= device.budget_bytes:
             stay(world, copy)
@@ -38,10 +40,10 @@ def revoke_needless(world: World, device: Device) -> None:
 
 def may_stay(copy: Copy) -> bool:
     """Whether a DRAINING copy can be READY again: not where another copy of its model has taken its place."""
-    return copy.state is CopyState.DRAINING and copy.unload_reason in ("space", "idle") and not copy.model.covered()
+    return copy.state is CopyState.DRAINING and copy.unload_reason == "space" and not copy.model.covered()
 
 
-def begin_load(world: World, model: ModelState, device: Device, need: Need, now: float) -> Copy:
+def begin_load(world: World, model: ModelState, device: Device, need: Need, now: float) -> None:
     """A load begins in space that is free."""
     instance = world.instances[device.instance]
     isolated = model.isolated or model.spec.isolation == "process"
@@ -49,15 +51,12 @@ def begin_load(world: World, model: ModelState, device: Device, need: Need, now:
     world.next_copy += 1
     copy.state_since = now
     copy.slot = model.row
-    copy.wanted = bool(model.queue)
-    world.copies[copy.ident] = copy
-    model.copies[copy.ident] = copy
+    world.copies[copy.ident] = model.copies[copy.ident] = copy
     device.reserved.pop(model.name, None)
     device.add_loading(copy, need)
     refresh(world, model)
-    world.set_timer(now + world.settings.load_timeout_s, "load", copy)
+    world.timers.set(now + world.settings.load_timeout_s, "load", copy)
     world.actions.append(Load(instance.ident, instance.generation, copy.ident, model.name, copy.revision, device.name, isolated))
-    return copy
 
 
 def become_ready(world: World, copy: Copy, now: float) -> None:
@@ -68,12 +67,19 @@ def become_ready(world: World, copy: Copy, now: float) -> None:
     copy.wanted = bool(model.queue)
     copy.device.order[copy.ident] = copy
     set_keep_alive(world, copy, now)
-    refresh(world, model)
-    for command in list(model.commands.values()):
-        if command.device is None or command.device in (copy.device.name, copy.device.kind):
-            del model.commands[command.command]
+    for command in model.commands.values():
+        if command.device in (None, copy.device.name, copy.device.kind):
             world.actions.append(CommandDone(command.command, (copy.device.name,)))
+        else:
+            world.actions.append(CommandDone(command.command, (), "refused", elsewhere_text(copy, command.device)))
+    model.commands.clear()
     refresh(world, model)
+
+
+def elsewhere_text(copy: Copy, wanted: str | None) -> str:
+    """Why a model is not loaded on the device that a user named."""
+    name = copy.model.name
+    return f"model '{name}' is on {copy.device.name} and has one copy only; eject it there before you load it on {wanted}"
 
 
 def set_keep_alive(world: World, copy: Copy, now: float) -> None:
@@ -85,30 +91,32 @@ def set_keep_alive(world: World, copy: Copy, now: float) -> None:
 
 
 def arm_idle(world: World, copy: Copy, at: float) -> None:
-    """Look at the copy again at `at`; an earlier timer for it means nothing any more."""
+    """Look at the copy again at `at`, and not before."""
     copy.idle_due_at = at
-    world.set_timer(at, "idle", copy)
+    world.timers.set(at, "idle", copy, copy.idle_alarm)
 
 
 def leave(world: World, copy: Copy, reason: str, now: float) -> None:
-    """A READY copy is to go: at once where it is idle, else when its last lease ends."""
-    model: ModelState = copy.model
-    copy.device.order.pop(copy.ident, None)
+    """A copy is to go: at once where it is idle, else when its last lease ends."""
     copy.device.leaves(copy)
     copy.unload_reason = reason
     if copy.leases:
         copy.move(CopyState.DRAINING, now)
     else:
-        _send_unload(world, copy, now)
-    refresh(world, model)
+        send_unload(world, copy, now)
+    refresh(world, copy.model)
 
 
-def drained(world: World, copy: Copy, now: float) -> None:
-    """The last lease of a DRAINING copy ended."""
-    _send_unload(world, copy, now)
+def hold_back(world: World, copy: Copy, now: float) -> None:
+    """A READY copy takes no more leases and stays where it is: its process is going to be started anew."""
+    copy.device.leaves(copy)
+    copy.unload_reason = "recycle"
+    copy.move(CopyState.DRAINING, now)
+    refresh(world, copy.model)
 
 
-def _send_unload(world: World, copy: Copy, now: float) -> None:
+def send_unload(world: World, copy: Copy, now: float) -> None:
+    """Nothing holds a copy that is to go."""
     model: ModelState = copy.model
     copy.move(CopyState.UNLOADING, now)
     if copy.unload_reason == "space":
@@ -116,7 +124,7 @@ def _send_unload(world: World, copy: Copy, now: float) -> None:
         if now - copy.idle_since < copy.keep_alive_s:
             world.counters.premature_unloads += 1
     world.counters.unloads[model.name, copy.unload_reason] += 1
-    world.set_timer(now + world.settings.verify_timeout_s, "unload", copy)
+    world.timers.set(now + world.settings.verify_timeout_s, "unload", copy)
     world.actions.append(Unload(copy.instance, copy.generation, copy.ident, model.name))
 
 
@@ -125,7 +133,6 @@ def stay(world: World, copy: Copy) -> None:
     copy.move(CopyState.READY, copy.state_since)
     copy.device.stays(copy)
     copy.unload_reason = ""
-    copy.device.order[copy.ident] = copy
     release_reservation(world, copy.model.name)
     world.backlog.append(copy.model)
     refresh(world, copy.model)

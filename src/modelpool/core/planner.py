@@ -14,7 +14,7 @@ Among devices: one that needs no victims, with the most room left; else the one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -54,15 +54,15 @@ class Reach(Enum):
     BACKLOGGED = 3
 
 
+def kept(copy: Copy) -> bool:
+    """Whether a copy stays whatever others need: its model is pinned, or has no more copies than it must have."""
+    model: ModelState = copy.model
+    return model.pinned or len(model.ready) <= model.spec.residency.min_copies
+
+
 def evictable(copy: Copy) -> bool:
     """Whether a copy may be chosen at all (rule 3, but for the queue)."""
-    model: ModelState = copy.model
-    return (
-        copy.state is CopyState.READY
-        and not model.pinned
-        and (copy.served > 0 or not copy.wanted)
-        and len(model.ready) > model.spec.residency.min_copies
-    )
+    return copy.state is CopyState.READY and not kept(copy) and (copy.served > 0 or not copy.wanted)
 
 
 def candidates(device: Device) -> tuple[list[Copy], list[Copy], list[Copy]]:
@@ -84,29 +84,39 @@ def _in_order(world: World, device: Device, load_s: float, now: float, reach: Re
 
 
 def _reach(world: World, model: ModelState, now: float) -> Reach:
-    if model.oldest(now) >= world.settings.starvation_s:
+    if now >= model.waiting_since() + world.settings.starvation_s:
         return Reach.BACKLOGGED
     return Reach.LEASED if world.settings.preference == "latency" else Reach.IDLE
 
 
 def choose_victims(
-    world: World, device: Device, need: Need | None, load_s: float, now: float, *, model: str = "", reach: Reach = Reach.LEASED
+    world: World,
+    device: Device,
+    need: Need | None,
+    load_s: float,
+    now: float,
+    *,
+    model: str = "",
+    reach: Reach = Reach.LEASED,
+    spared: Copy | None = None,
 ) -> tuple[Copy, ...] | None:
-    """The copies that must leave so that `need` (None: what is there now) fits; None where nothing would make it fit."""
+    """The copies, but for `spared`, that must leave so that `need` (None: what is there now) fits; None where no set would do."""
     excess = device.committed_bytes(need, model=model) - device.budget_bytes
     chosen: dict[int, Copy] = {}
     scratch = device.scratch_bytes()
     freed = 0
     for copy in _in_order(world, device, load_s, now, reach):
+        if copy is spared:
+            continue
         chosen[copy.ident] = copy
         freed += copy.charge_bytes
-        if freed + scratch >= excess and device.committed_bytes(need, chosen, model) <= device.budget_bytes:
+        if freed + scratch >= excess and device.fits(need, chosen, model):
             break
     else:
         return None
     for ident in list(chosen)[-2::-1]:  # rule 5; the last one chosen was needed
         copy = chosen.pop(ident)
-        if device.committed_bytes(need, chosen, model) > device.budget_bytes:
+        if not device.fits(need, chosen, model):
             chosen[ident] = copy
     return tuple(chosen.values())
 
@@ -120,7 +130,7 @@ def plan_on(world: World, model: ModelState, device: Device, now: float, *, may_
     if short <= 0:  # 2
         return Plan(Verdict.FITS, device, need)
     if world.settings.eviction == NO_EVICTION or not may_evict:
-        passing = device.loading_bytes > 0 or bool(device.reserved)  # a hold shrinks to a charge when its load is done
+        passing = device.loading or device.reserved  # a hold shrinks to a charge when its load is done
         return Plan(Verdict.LATER if passing else Verdict.NO_SPACE, device, need, short_bytes=short)
     victims = choose_victims(world, device, need, load_time_s(model, device.kind), now, model=model.name, reach=_reach(world, model, now))
     if victims is not None:
@@ -130,10 +140,15 @@ def plan_on(world: World, model: ModelState, device: Device, now: float, *, may_
 
 def _only_kept_left(device: Device, need: Need, model: ModelState) -> bool:
     """Whether pinned and kept copies alone are in the way, so that waiting does not help."""
-    if device.loading_bytes or device.unreturned_bytes or device.reserved:
+    if device.loading or device.reserved or device.unreturned_bytes:
         return False
-    movable = [ident for ident, copy in device.copies.items() if copy.state is CopyState.READY and not copy.model.kept]
-    return device.committed_bytes(need, movable, model.name) > device.budget_bytes
+    return not device.fits(need, [copy.ident for copy in device.order.values() if not kept(copy)], model.name)
+
+
+def unreturned_blocks(device: Device, need: Need) -> bool:
+    """Whether bytes that did not come back after unloads keep a model out, though everything that may leave left."""
+    staying = sum(copy.charge_bytes for copy in device.order.values() if kept(copy))
+    return device.unreturned_bytes > 0 and need.alone + staying + device.unreturned_bytes > device.budget_bytes
 
 
 def eligible(world: World, model: ModelState, wanted: str | None = None) -> list[Device]:
@@ -159,16 +174,25 @@ def never_fits(world: World, model: ModelState) -> Plan | None:
     return found
 
 
-def plan(world: World, model: ModelState, now: float, *, wanted: str | None = None, may_evict: bool = True) -> Plan:
-    """The best plan over the model's devices."""
+def plan(
+    world: World,
+    model: ModelState,
+    now: float,
+    *,
+    wanted: str | None = None,
+    may_evict: bool = True,
+    open_instances: Collection[str] | None = None,
+) -> Plan:
+    """The best plan over the model's devices; where it fits on several, on one of `open_instances` (None: all) if it can."""
     plans = [plan_on(world, model, device, now, may_evict=may_evict) for device in eligible(world, model, wanted)]
     if not plans:
         return Plan(Verdict.NO_DEVICE, None, Need(0, 0, 0, "estimate"))
     order = (Verdict.FITS, Verdict.LATER, Verdict.NO_SPACE, Verdict.NEVER)
 
-    def rank(found: Plan) -> tuple[int, int, int]:
+    def rank(found: Plan) -> tuple[int, bool, int, int]:
         assert found.device is not None
+        closed = open_instances is not None and found.device.instance not in open_instances
         lost = sum(copy.charge_bytes for copy in found.victims)
-        return order.index(found.verdict), lost, -found.device.free_bytes()
+        return order.index(found.verdict), closed, lost, -found.device.free_bytes()
 
     return min(plans, key=rank)

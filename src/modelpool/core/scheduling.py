@@ -1,7 +1,8 @@
 """What to load next.
 
 After each event, while an instance may begin a load:
-  1. Of the models that wait for a copy take the one with the largest demand.
+  1. Of the models that wait for a copy take the one with the largest demand; before all others one whose longest waiter has waited
+     `STARVED` times `starvation_s`.
   2. Plan it. Never fits, or no device: those who wait are refused. Only the user can make room: the same.
   3. It fits: the victims leave; the load begins at once where the space is free, else it is reserved and begins when they have left.
   4. It fits only later: others may go first, unless its longest waiter has waited `starvation_s`: then its devices take no other load.
@@ -9,65 +10,74 @@ After each event, while an instance may begin a load:
 
 from __future__ import annotations
 
-from modelpool.core.admission import never_fits_text, no_space_text, note_refusal, refuse_all
+from collections.abc import Collection
+
+from modelpool.core.admission import STOPPING, missing_device, never_fits_text, no_space_text, note_refusal, refuse_all, refuse_commands
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.eviction import NO_EVICTION
-from modelpool.core.ledger import Device
+from modelpool.core.ledger import Device, Need
 from modelpool.core.lifecycle import begin_load, leave, release_reservation
-from modelpool.core.planner import Plan, Verdict, choose_victims, eligible, plan
+from modelpool.core.planner import Plan, Reach, Verdict, choose_victims, eligible, evictable, kept, plan, unreturned_blocks
+from modelpool.core.recycling import recycle
 from modelpool.core.sizes import need_of
 from modelpool.core.state import Failure, InstanceState, ModelState, World
 from modelpool.units import format_bytes
+
+STARVED = 3.0
+"""A model whose longest waiter has waited so many times `starvation_s` is loaded before all that have not."""
 
 
 def settle(world: World, now: float) -> None:
     """Begin what can begin."""
     _start_reserved(world, now)
     if world.stopping:
+        for model in [model for model in world.waiting.values() if model.queue or model.commands]:
+            refuse_all(world, model, *STOPPING)
         return
-    closed: set[str] = set()
-    while (instances := _open_instances(world, closed)) and (model := _next(world, now)) is not None:
-        if not any(device.instance in instances for device in eligible(world, model)) and eligible(world, model):
+    while (open_instances := _open_instances(world)) and (model := _next(world, now)) is not None:
+        devices = eligible(world, model)
+        if devices and not any(device.instance in open_instances for device in devices):
             world.stuck.add(model.name)
-            continue
-        _place(world, model, now, closed)
+        else:
+            _place(world, model, open_instances, now)
     _start_reserved(world, now)
 
 
-def _open_instances(world: World, closed: set[str]) -> set[str]:
-    """Instances that may begin a load: fewer than `loads_at_once` going on, and not too many that wait for leases to end."""
-    found = set()
-    for instance in world.instances.values():
-        if not instance.up or instance.recycling or instance.ident in closed:
-            continue
-        going = sum(1 for d in instance.devices.values() for c in d.copies.values() if c.state is CopyState.LOADING) if _any_loading(instance) else 0
-        waiting = sum(len(device.reserved) for device in instance.devices.values())
-        draining = waiting and any(_drains(device) for device in instance.devices.values())
-        if going < world.settings.loads_at_once and (waiting == 0 or (draining and waiting < world.settings.drains_at_once)):
-            found.add(instance.ident)
-    return found
+def _open_instances(world: World) -> set[str]:
+    """Instances that may begin a load: fewer than `loads_at_once` going on, not too many that wait for leases to end, nobody starving."""
+    closed = set().union(*world.hungry.values())
+    return {instance.ident for instance in world.instances.values() if instance.ident not in closed and _is_open(world, instance)}
 
 
-def _any_loading(instance: InstanceState) -> bool:
-    return any(device.loading_bytes for device in instance.devices.values())
+def _is_open(world: World, instance: InstanceState) -> bool:
+    if not instance.up or instance.recycling or _loading(instance) >= world.settings.loads_at_once:
+        return False
+    waiting = sum(len(device.reserved) for device in instance.devices.values())
+    return waiting == 0 or (waiting < world.settings.drains_at_once and any(_drains(device) for device in instance.devices.values()))
+
+
+def _loading(instance: InstanceState) -> int:
+    return sum(len(device.loading) for device in instance.devices.values())
 
 
 def _drains(device: Device) -> bool:
-    return bool(device.reserved) and any(copy.state is CopyState.DRAINING for copy in device.copies.values())
+    return bool(device.reserved) and any(copy.state is CopyState.DRAINING for copy in device.leaving.values())
 
 
 def _next(world: World, now: float) -> ModelState | None:
-    """The model with the largest demand of those that are not stuck, reserved or out of favour."""
+    """The model with the largest demand of those that are not stuck, reserved or out of favour; those that starve before all others."""
     best: ModelState | None = None
-    best_weight = 0.0
+    best_rank = (0.0, 0.0)
     for model in world.waiting.values():
         if model.name in world.stuck or _has_reservation(world, model.name):
             continue
         if model.failure is not None and now < model.failure.until:
             continue
-        weight = model.weight(now, world.settings.starvation_s)
-        if best is None or weight > best_weight:
-            best, best_weight = model, weight
+        waited_s = now - model.waiting_since()
+        overdue_s = waited_s if waited_s >= STARVED * world.settings.starvation_s else 0.0
+        rank = overdue_s, model.weight(now, world.settings.starvation_s)
+        if best is None or rank > best_rank:
+            best, best_rank = model, rank
     return best
 
 
@@ -75,60 +85,66 @@ def _has_reservation(world: World, name: str) -> bool:
     return any(name in device.reserved for instance in world.instances.values() for device in instance.devices.values())
 
 
-def _place(world: World, model: ModelState, now: float, closed: set[str]) -> None:
-    command = next(iter(model.commands.values()), None)
-    wanted = command.device if command is not None and not model.queue else None
-    may_evict = bool(model.queue) or model.kept or command is None or any(c.may_evict for c in model.commands.values())
-    found = plan(world, model, now, wanted=wanted, may_evict=may_evict)
+def _place(world: World, model: ModelState, open_instances: set[str], now: float) -> None:
+    wanted = next((command.device for command in model.commands.values() if command.device is not None), None)
+    may_evict = bool(model.queue) or model.kept or any(command.may_evict for command in model.commands.values())
+    found = plan(world, model, now, wanted=wanted, may_evict=may_evict, open_instances=open_instances)
     match found.verdict:
         case Verdict.FITS:
-            _commit(world, model, found, now)
+            assert found.device is not None
+            if found.device.instance in open_instances:
+                _commit(world, model, found.device, found, now)
+            else:
+                world.stuck.add(model.name)
         case Verdict.NEVER:
-            _give_up(world, model, "never_fits", never_fits_text(found, model), now)
+            _give_up(world, model, wanted, "never_fits", never_fits_text(found, model), now)
         case Verdict.NO_SPACE:
-            _give_up(world, model, "no_space", no_space_text(world, found, model), now)
+            _give_up(world, model, wanted, "no_space", no_space_text(world, found, model), now)
         case Verdict.NO_DEVICE:
-            _no_device(world, model, wanted, now)
+            if (message := missing_device(world, model, wanted)) is not None:
+                _give_up(world, model, wanted, "device_not_found", message, now)
+            else:
+                world.stuck.add(model.name)
         case Verdict.LATER:
             world.stuck.add(model.name)
-            hungry_at = now - model.oldest(now) + world.settings.starvation_s
-            if hungry_at > now:
-                world.set_timer(hungry_at, "retry", model)
-            else:
-                closed.update(device.instance for device in eligible(world, model, wanted))
+            if may_evict:
+                _wait_on(world, model, found, now)
 
 
-def _no_device(world: World, model: ModelState, wanted: str | None, now: float) -> None:
-    coming = any(not instance.up or instance.recycling for instance in world.instances.values())
-    if coming or not world.instances:
-        world.stuck.add(model.name)
+def _wait_on(world: World, model: ModelState, found: Plan, now: float) -> None:
+    """Nothing can be done for it now (rule 4). One that starves gets its devices for itself, and the bytes that did not come back."""
+    hungry_at = model.waiting_since() + world.settings.starvation_s
+    if now < hungry_at:
+        world.timers.set(hungry_at, "hungry", model, model.hungry_alarm)
         return
-    have = ", ".join(sorted({device.name for device in world.devices()}))
-    named = wanted or model.spec.residency.device or " or ".join(model.spec.device_kinds)
-    _give_up(world, model, "device_not_found", f"model '{model.name}' needs device {named}; this server has {have}", now)
+    world.hungry[model.name] = {device.instance for device in eligible(world, model)}
+    if found.device is not None and unreturned_blocks(found.device, found.need):
+        text = f"'{model.name}' waits for {format_bytes(found.device.unreturned_bytes)} that did not come back after unloads"
+        recycle(world, world.instances[found.device.instance], text, now)
 
 
-def _give_up(world: World, model: ModelState, code: str, message: str, now: float) -> None:
-    """Nobody can have it; a kept model is tried again when something changed."""
+def _give_up(world: World, model: ModelState, wanted: str | None, code: str, message: str, now: float) -> None:
+    """Nobody can have it there; a kept model is tried again when something changed."""
     note_refusal(world, model, code, message, now)
+    if wanted is not None:
+        refuse_commands(world, model, wanted, code, message)
+        return
     refuse_all(world, model, code, message, None)
     if model.kept:
         world.stuck.add(model.name)
 
 
-def _commit(world: World, model: ModelState, found: Plan, now: float) -> None:
-    device, need = found.device, found.need
-    assert device is not None
+def _commit(world: World, model: ModelState, device: Device, found: Plan, now: float) -> None:
+    if not found.victims and device.starts(found.need):
+        _begin(world, model, device, found.need, now)
+        return
     for copy in found.victims:
         _evict(world, copy, f"to make room for '{model.name}'", model, now)
-    if device.starts(need) and not found.victims:
-        _begin(world, model, device, found, now)
-        return
-    device.reserved[model.name] = need
+    device.reserved[model.name] = found.need
     world.note(
         "reserve",
         model.name,
-        f"{format_bytes(need.alone)} reserved on {device.name}; loads when {len(found.victims) or 'the'} leaving copies have left",
+        f"{format_bytes(found.need.alone)} reserved on {device.name}; loads when {len(found.victims) or 'the'} leaving copies have left",
         device=device.name,
         instance=device.instance,
         victims=[copy.model.name for copy in found.victims],
@@ -155,8 +171,7 @@ def _evict(world: World, copy: Copy, why: str, winner: ModelState | None, now: f
     leave(world, copy, "space", now)
 
 
-def _begin(world: World, model: ModelState, device: Device, found: Plan, now: float) -> None:
-    need = found.need
+def _begin(world: World, model: ModelState, device: Device, need: Need, now: float) -> None:
     why = f"{len(model.queue)} wait" if model.queue else ("a user asked" if model.commands else "it is kept")
     world.note(
         "load",
@@ -174,46 +189,47 @@ def _begin(world: World, model: ModelState, device: Device, found: Plan, now: fl
 def _start_reserved(world: World, now: float) -> None:
     """Begin loads whose space has come free."""
     for instance in world.instances.values():
-        if not instance.up or instance.recycling:
-            continue
         for device in instance.devices.values():
             for name in list(device.reserved):
                 _start_one(world, instance, device, world.models[name], now)
 
 
 def _start_one(world: World, instance: InstanceState, device: Device, model: ModelState, now: float) -> None:
-    if not model.wanted or world.stopping:
-        release_reservation(world, model.name)
-        return
-    loading = sum(1 for d in instance.devices.values() for copy in d.copies.values() if copy.state is CopyState.LOADING) if _any_loading(instance) else 0
-    need = need_of(model, device)
-    device.reserved[model.name] = need
-    if loading < world.settings.loads_at_once and device.starts(need):
-        _begin(world, model, device, Plan(Verdict.FITS, device, need), now)
-    elif not any(copy.state in (CopyState.LOADING, CopyState.DRAINING, CopyState.UNLOADING) for copy in device.copies.values()):
-        release_reservation(world, model.name)  # nothing is on its way out any more: plan anew
+    need = device.reserved[model.name]
+    starts = device.starts(need)
+    if world.stopping or need != need_of(model, device) or not (starts or device.loading or device.leaving):
+        release_reservation(world, model.name)  # what it was planned for is no more: plan anew
+    elif starts and _loading(instance) < world.settings.loads_at_once:
+        _begin(world, model, device, need, now)
 
 
 def relieve(world: World, device: Device, now: float, newcomer: Copy | None = None) -> None:
     """The ledger was found over its budget (a measurement, a smaller budget): copies leave until it is not, the newcomer last."""
     for name in list(device.reserved):
-        if device.committed_bytes() > device.budget_bytes:
+        if not device.fits(None):
             release_reservation(world, name)
-    if device.committed_bytes() <= device.budget_bytes or world.settings.eviction == NO_EVICTION:
+    if device.fits(None) or world.settings.eviction == NO_EVICTION:
         return
-    victims = choose_victims(world, device, None, 0.0, now)
-    if victims is None:
-        victims = tuple(c for c in device.order.values() if not c.model.kept and c is not newcomer and c.model.queue == {} and (c.served or not c.wanted))
-    for copy in victims:
+    for copy in _relief(world, device, newcomer, now):
         _evict(world, copy, f"{device.name} holds more than its budget", None, now)
+
+
+def _relief(world: World, device: Device, newcomer: Copy | None, now: float) -> Collection[Copy]:
+    victims = choose_victims(world, device, None, 0.0, now, reach=Reach.BACKLOGGED, spared=newcomer)
+    if victims is not None:
+        return victims
+    last = [newcomer] if newcomer is not None and newcomer.state is CopyState.READY and not kept(newcomer) else []
+    if last and device.fits(None, [copy.ident for copy in last]):
+        return last
+    return [copy for copy in device.order.values() if evictable(copy) or copy in last]
 
 
 def fail(world: World, model: ModelState, code: str, message: str, now: float, *, forever: bool = False) -> None:
     """A load failed: everybody who waits is told, and it is tried again after a growing pause."""
     count = model.failure.count + 1 if model.failure is not None else 1
-    pause = min(world.settings.retry_max_s, world.settings.retry_min_s * 2.0 ** (count - 1))
+    pause = min(world.settings.retry_max_s, world.settings.retry_min_s * 2.0 ** min(count - 1, 32))
     until = float("inf") if forever else now + pause
     model.failure = Failure(code, message, until, count)
     if not forever:
-        world.set_timer(until, "retry", model)
+        world.timers.set(until, "retry", model)
     refuse_all(world, model, code, message, None if forever else pause)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
 from modelpool.core.actions import Action, Reason
-from modelpool.core.copies import Copy, CopyState
+from modelpool.core.copies import UNLOAD_REASONS, Copy, CopyState
 from modelpool.core.demand import DemandTable
 from modelpool.core.ledger import Device
 from modelpool.core.model import Learned, ModelSpec
 from modelpool.core.settings import CoreSettings
+from modelpool.core.timers import Alarm, Timers
 
 
 @dataclass(slots=True)
@@ -60,10 +60,12 @@ class ModelState:
     __slots__ = (
         "commands",
         "copies",
+        "deadline_alarm",
         "deaths",
         "ejects",
         "evicted_at",
         "failure",
+        "hungry_alarm",
         "isolated",
         "keep_alive_s",
         "last_completion",
@@ -99,6 +101,8 @@ class ModelState:
         self.evicted_at: float | None = None
         self.noted: tuple[str, float] = ("", 0.0)
         self.keep_alive_s: float | None = None
+        self.deadline_alarm = Alarm()
+        self.hungry_alarm = Alarm()
         self.take(spec)
 
     def take(self, spec: ModelSpec) -> None:
@@ -127,18 +131,16 @@ class ModelState:
         waited = len(self.queue) * now - self.queue_arrived + sum(now - command.arrived for command in self.commands.values())
         return max(0.5, count + waited / starvation_s) * 2.0**self.priority
 
-    def oldest(self, now: float) -> float:
-        """Seconds that the longest waiter has waited."""
-        oldest = min((command.arrived for command in self.commands.values()), default=now)
-        if self.queue:
-            oldest = min(oldest, next(iter(self.queue.values())).arrived)
-        return now - oldest
+    def waiting_since(self) -> float:
+        """When the longest waiter came (inf: nobody waits)."""
+        since = min((command.arrived for command in self.commands.values()), default=float("inf"))
+        return min(since, next(iter(self.queue.values())).arrived) if self.queue else since
 
 
 class InstanceState:
     """One instance: alive or not, and its devices."""
 
-    __slots__ = ("devices", "generation", "ident", "recycle_reason", "recycling", "up")
+    __slots__ = ("devices", "generation", "ident", "recycle_reason", "recycle_sent", "recycling", "up")
 
     def __init__(self, ident: str) -> None:
         self.ident = ident
@@ -147,6 +149,7 @@ class InstanceState:
         self.devices: dict[str, Device] = {}
         self.recycle_reason = ""
         self.recycling = False
+        self.recycle_sent = False
 
 
 @dataclass(slots=True)
@@ -161,9 +164,21 @@ class Counters:
     late_events: int = 0
     premature_unloads: int = 0
 
+    def forget(self, name: str) -> None:
+        """Drop the counts of a model that is no more, so that they do not pile up."""
+        for counter in (self.hits, self.misses, self.loads, self.load_failures):
+            counter.pop(name, None)
+        for reason in UNLOAD_REASONS:
+            self.unloads.pop((name, reason), None)
+
 
 class World:
-    """All state of the core. `actions` and `reasons` collect what one `handle` decided."""
+    """All state of the core.
+
+    waiting: models that need a copy; stuck: those of them that cannot have one until something changes; hungry: those of the stuck that
+    have waited so long that the instances named take no other load; backlog: models whose queue may move; drained: copies whose last
+    lease ended. `actions` and `reasons` collect what one `handle` decided.
+    """
 
     def __init__(self, settings: CoreSettings, first_copy: int = 1) -> None:
         self.settings = settings
@@ -174,6 +189,7 @@ class World:
         self.copies: dict[int, Copy] = {}
         self.waiting: dict[str, ModelState] = {}
         self.stuck: set[str] = set()
+        self.hungry: dict[str, set[str]] = {}
         self.drained: list[Copy] = []
         self.backlog: list[ModelState] = []
         self.stopping = False
@@ -182,12 +198,19 @@ class World:
         self.actions: list[Action] = []
         self.reasons: list[Reason] = []
         self.learned_changes: dict[tuple[str, str], Learned] = {}
-        self._timers: list[tuple[float, int, str, Any]] = []
-        self._timer_seq = 0
+        self.timers = Timers()
 
     def devices(self) -> list[Device]:
         """Devices of all instances that are up."""
         return [device for instance in self.instances.values() if instance.up for device in instance.devices.values()]
+
+    def current(self, instance: str, generation: int) -> InstanceState | None:
+        """The instance that an event is about; None, and counted, where the event is late."""
+        found = self.instances.get(instance)
+        if found is None or not found.up or found.generation != generation:
+            self.counters.late_events += 1
+            return None
+        return found
 
     def note(self, kind: str, model: str, text: str, **figures: Any) -> None:
         """Write a decision down."""
@@ -196,21 +219,9 @@ class World:
     def changed(self) -> None:
         """Something that plans depend on changed: what was infeasible may be feasible now."""
         self.stuck.clear()
+        self.hungry.clear()
 
-    # --- timers ----------------------------------------------------------------------------------------------------------------
-    def set_timer(self, at: float, kind: str, subject: Any) -> None:
-        """Ask to be woken at `at`; a timer whose cause is gone by then does nothing."""
-        if at != float("inf"):
-            self._timer_seq += 1
-            heapq.heappush(self._timers, (at, self._timer_seq, kind, subject))
-
-    def due(self, now: float) -> tuple[str, Any] | None:
-        """The next timer that has come, taken off."""
-        if self._timers and self._timers[0][0] <= now:
-            _, _, kind, subject = heapq.heappop(self._timers)
-            return kind, subject
-        return None
-
-    def next_timer(self) -> float:
-        """When the earliest timer comes (inf: none)."""
-        return self._timers[0][0] if self._timers else float("inf")
+    def unstick(self, name: str) -> None:
+        """One model may be feasible now."""
+        self.stuck.discard(name)
+        self.hungry.pop(name, None)

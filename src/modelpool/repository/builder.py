@@ -12,8 +12,8 @@ from modelpool.errors import MalformedModel, ModelpoolError
 from modelpool.protocol.messages import TensorMeta, VersionSpec
 from modelpool.repository import triton_config
 from modelpool.repository.entry import Entry, Source
-from modelpool.repository.layouts import Layout, Place, read_layout
-from modelpool.repository.names import check_name, printable
+from modelpool.repository.layouts import Layout, Place, is_version, read_layout
+from modelpool.repository.names import check_name, printable, sendable
 from modelpool.repository.onnx_header import OnnxHeader, read_header
 from modelpool.repository.residency import read_residency
 from modelpool.repository.watch import Stamp, digest, stamp, stamps_below
@@ -50,15 +50,8 @@ def build(place: Place, *, name: str | None = None, source: Source = "repository
         problem = f"its files cannot be understood ({type(error).__name__}: {error})"[:500]
     else:
         return Built(entry, tuple(work.files))
-    return Built(
-        Entry(printable(name), source, model_dir=str(place.path), properties=properties or {}, problem=printable_text(problem)),
-        tuple(work.files),
-    )
-
-
-def printable_text(text: str) -> str:
-    """Text that can be sent as UTF-8, whatever file names went into it."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    shown = Entry(printable(name), source, model_dir=sendable(str(place.path)), properties=properties or {}, problem=sendable(problem))
+    return Built(shown, tuple(work.files))
 
 
 class _Work:
@@ -152,7 +145,7 @@ class _Work:
         total = 0
         for item in stamps_below(self._place.path):
             part = Path(item.path).relative_to(self._place.path).parts[0]
-            if not part.isdigit() or int(part) in layout.versions:
+            if not is_version(part) or int(part) in layout.versions:
                 total += max(0, item.size_bytes)
         return total
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from modelpool.repository import triton_config
 from modelpool.repository.builder import build
 from modelpool.repository.entry import Entry
 from modelpool.repository.layouts import Place, find_places
-from modelpool.repository.posted import build_posted
+from modelpool.repository.names import sendable
+from modelpool.repository.posted import build_posted, posted_place
 from modelpool.repository.residency import FILE_NAME, read_preload
 from modelpool.repository.watch import Stamp, stamp, stamps_below
 
@@ -34,15 +35,18 @@ class _Known:
 class Repository:
     """The models of several folders; the first one that has a name wins.
 
-    `scan` blocks and belongs into a thread, one at a time; `problems` may be called from any.
+    `scan` blocks and belongs into a thread, one at a time; the rest may be called from any. allowed_roots: where posted models may lie (by
+    default the repositories). preload: the names that the repositories' own `modelpool.yaml` lists, as of the last scan.
     """
 
     def __init__(self, roots: Sequence[Path], allowed_roots: Sequence[Path] = ()) -> None:
         """Raises SetupError for a root that is not there, not readable, or not a repository."""
         self._roots = tuple(dict.fromkeys(_checked_root(root) for root in roots))
-        self._allowed_roots = tuple(Path(os.path.abspath(root.expanduser())) for root in allowed_roots) or self._roots
+        self.allowed_roots = tuple(Path(os.path.abspath(root.expanduser())) for root in allowed_roots) or self._roots
+        self.preload: tuple[str, ...] = ()
         self._places: dict[Path, list[Place]] = {root: [] for root in self._roots}
         self._known: dict[Path, _Known] = {}
+        self._posted: dict[str, _Known] = {}
         self._preloads: dict[Path, tuple[str, ...]] = {}
         self._problems: tuple[str, ...] = ()
 
@@ -63,12 +67,11 @@ class Repository:
                     )
         known_paths = {place.path for places in self._places.values() for place in places}
         self._known = {path: known for path, known in self._known.items() if path in known_paths}
-        for name in preload:
-            if name in entries:
-                entries[name] = _preloaded(entries[name])
-            else:
-                problems.append(f"the preload list names {name!r}, which is in no repository; correct the name or remove it")
-        self._problems = tuple(problems)
+        problems += [
+            f"the preload list names {name!r}, which is in no repository; correct or remove it" for name in preload if name not in entries
+        ]
+        self.preload = tuple(dict.fromkeys(preload))
+        self._problems = tuple(map(sendable, problems))
         return entries
 
     def problems(self) -> list[str]:
@@ -81,7 +84,14 @@ class Repository:
         properties: `url` (a path or file:// url beneath the allowed roots: an .onnx file, or a folder in any layout), `type` (`onnx`), and
         whatever else the client wants to find again. Raises InvalidName, InvalidRequest, Forbidden, Unsupported, MalformedModel.
         """
-        return build_posted(name, dict(properties), self._allowed_roots)
+        place = posted_place(name, properties, self.allowed_roots)
+        known = self._posted.get(name)
+        watch = _watch(place, known.files if known is not None else ())
+        if known is not None and known.watch == watch and known.entry.properties == properties:
+            return known.entry
+        built = build_posted(place, name, properties, self.allowed_roots)
+        self._posted[name] = _Known(watch, built.entry, built.files, settled=True)
+        return built.entry
 
     def _list(self, root: Path, problems: list[str]) -> bool:
         """A root that cannot be listed keeps its models: they may be loaded, and an outage of a disk is no wish to remove them."""
@@ -112,6 +122,11 @@ class Repository:
             entry, settled = known.entry, False  # perhaps still being written: judge it when it holds still
         self._known[place.path] = _Known(watch, entry, built.files, settled)
         return entry
+
+
+def entry_from_properties(name: str, properties: Mapping[str, Any], allowed_roots: Sequence[Path]) -> Entry:
+    """What `Repository.entry_from_properties` gives, without remembering it."""
+    return build_posted(posted_place(name, properties, allowed_roots), name, properties, allowed_roots).entry
 
 
 def diff(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[list[Entry], list[str]]:
@@ -150,9 +165,3 @@ def _watch(place: Place, files: Sequence[Path]) -> tuple[Stamp, ...]:
         return tuple(stamps_below(place.path))
     except OSError as error:
         return (Stamp(str(place.path), mtime_ns=-1, size_bytes=error.errno or 0),)
-
-
-def _preloaded(entry: Entry) -> Entry:
-    if entry.spec is None or entry.spec.residency.preload:
-        return entry
-    return replace(entry, spec=replace(entry.spec, residency=replace(entry.spec.residency, preload=True)))

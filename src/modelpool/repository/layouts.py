@@ -15,6 +15,7 @@ from typing import Any
 from modelpool.errors import MalformedModel
 from modelpool.repository import residency, triton_config
 from modelpool.repository.names import check_name
+from modelpool.repository.watch import is_folder
 
 _MAX_VERSION = (1 << 32) - 1
 _DEFAULT_FILES = {"onnx": "model.onnx", "python": "model.py"}
@@ -52,9 +53,9 @@ def find_places(root: Path) -> list[Place]:
             if item.name.startswith("."):
                 continue
             dangling = item.is_symlink() and not os.path.exists(item.path)
-            if item.name.endswith(".onnx") and not item.is_dir():
+            if item.name.endswith(".onnx") and not is_folder(item):
                 places.append(Place(item.name.removesuffix(".onnx"), Path(item.path), is_folder=False))
-            elif item.is_dir() or dangling:
+            elif is_folder(item) or dangling:
                 places.append(Place(item.name, Path(item.path), is_folder=True))
     return places
 
@@ -65,7 +66,7 @@ def read_layout(place: Place) -> Layout:
         return Layout("onnx", place.path.name, {}, {1: place.path})
     names = {item.name for item in place.path.iterdir()}
     has_config = triton_config.FILE_NAME in names
-    numbers = sorted(int(name) for name in names if _is_version(name) and (place.path / name).is_dir())
+    numbers = sorted(int(name) for name in names if is_version(name) and (place.path / name).is_dir())
     if not has_config and not numbers:
         return _plain_folder(place.path, names)
     config = triton_config.parse_config(place.path / triton_config.FILE_NAME) if has_config else {}
@@ -86,7 +87,8 @@ def read_layout(place: Place) -> Layout:
     return Layout(runtime, file_name, config, {number: present[number] for number in chosen})
 
 
-def _is_version(name: str) -> bool:
+def is_version(name: str) -> bool:
+    """Whether a folder of that name holds a version: a number that does not begin with 0."""
     return name.isascii() and name.isdigit() and not name.startswith("0") and len(name) <= 18
 
 

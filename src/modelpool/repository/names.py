@@ -34,3 +34,8 @@ def printable(name: str) -> str:
         for character in name[: MAX_NAME_BYTES + 1]
     )
     return safe if len(safe) <= MAX_NAME_BYTES else safe[: MAX_NAME_BYTES - 3] + "..."
+
+
+def sendable(text: str) -> str:
+    """Text that can be sent as UTF-8, whatever file names went into it."""
+    return text.encode("utf-8", "backslashreplace").decode()

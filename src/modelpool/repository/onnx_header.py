@@ -18,7 +18,7 @@ from modelpool.errors import MalformedModel
 from modelpool.protocol.messages import TensorMeta
 
 _WINDOW_BYTES = 64 * 1024
-_MAX_FIELDS = 1_000_000
+_MAX_FIELDS = 300_000
 _MAX_TEXT_BYTES = 64 * 1024
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -319,7 +319,8 @@ class _Walk:
         if not self._known:
             self._damaged()
         raise MalformedModel(
-            f"{self._name} ends in the middle ({self._size} bytes are there): it was cut off, or is still being copied; if this stays, copy it again"
+            f"{self._name} ends in the middle ({self._size} bytes are there): it was cut off, or is still being copied; "
+            "if this stays, copy it again"
         )
 
     def _damaged(self) -> NoReturn:

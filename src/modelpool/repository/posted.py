@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from modelpool.errors import Forbidden, InvalidRequest, MalformedModel, Unsupported
-from modelpool.repository.builder import build
-from modelpool.repository.entry import Entry
+from modelpool.repository.builder import Built, build
 from modelpool.repository.layouts import Place
 from modelpool.repository.names import check_name
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 
 
-def build_posted(name: str, properties: dict[str, Any], allowed_roots: Sequence[Path]) -> Entry:
-    """The entry of a posted model.
-
-    Raises InvalidName, InvalidRequest, Forbidden (outside `allowed_roots`), Unsupported, and MalformedModel where the files cannot be used.
-    """
+def posted_place(name: str, properties: Mapping[str, Any], allowed_roots: Sequence[Path]) -> Place:
+    """Where a posted model lies. Raises InvalidName, InvalidRequest, Forbidden (outside `allowed_roots`) and Unsupported."""
     check_name(name)
     url = _checked_url(properties)
     path = _allowed(_local_path(url), url, allowed_roots)
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists also for names that are too long
         raise InvalidRequest(f"model {name!r}: there is no file or folder {url!r}; check the url")
     if path.is_file() and path.suffix != ".onnx":
         raise InvalidRequest(f"model {name!r}: {url!r} is neither an .onnx file nor a folder; give one of these")
-    place = Place(path.name if path.is_dir() else path.stem, path, is_folder=path.is_dir())
+    return Place(path.name if path.is_dir() else path.stem, path, is_folder=path.is_dir())
+
+
+def build_posted(place: Place, name: str, properties: Mapping[str, Any], allowed_roots: Sequence[Path]) -> Built:
+    """The entry of a posted model. Raises MalformedModel where its files cannot be used, Forbidden where a link leads out."""
     built = build(place, name=name, source="posted", properties=dict(properties))
     if built.entry.problem is not None:
         raise MalformedModel(f"model {name!r} cannot be used: {built.entry.problem}")
-    for file in built.files:
-        _allowed(file, url, allowed_roots)  # a link in a folder may lead out of it
+    for file in (*built.files, *(Path(version.path) for version in built.entry.versions)):
+        _allowed(file, str(file), allowed_roots)
     if built.entry.runtime != "onnx":
         raise Unsupported(f"model {name!r} is a Python model, and these are not taken from clients; put its folder into a repository")
-    return built.entry
+    return built
 
 
-def _checked_url(properties: dict[str, Any]) -> str:
+def _checked_url(properties: Mapping[str, Any]) -> str:
     """The url, once all that we know of the properties is right."""
     example = '{"url": "file or address", "type": "onnx", "dimensions": 384}'
     for key in ("url", "type"):
@@ -55,8 +56,12 @@ def _checked_url(properties: dict[str, Any]) -> str:
 
 
 def _local_path(url: str) -> Path:
-    if "\0" in url:
-        raise InvalidRequest("the url holds a NUL character; remove it")
+    try:
+        usable = "\0" not in url and bool(url.encode())
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise InvalidRequest(f"the url {url[:200]!r} holds NUL or characters that are not UTF-8; remove them")
     scheme = _SCHEME.match(url)
     if scheme is None:
         return Path(url)
@@ -82,9 +87,9 @@ def _allowed(path: Path, url: str, allowed_roots: Sequence[Path]) -> Path:
     ]
     if not inside:
         raise Forbidden(
-            f"{url[:200]!r} lies outside the folders that models may be posted from; the setting `allowed_roots` names them, add its folder there"
+            f"{url[:200]!r} lies outside the folders that models may be posted from; the setting `allowed_roots` names them: add its folder"
         )
-    return next((real for real in inside if real.exists()), inside[0])
+    return next((real for real in inside if os.path.exists(real)), inside[0])
 
 
 def _resolved(path: Path) -> Path:

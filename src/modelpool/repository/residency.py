@@ -16,7 +16,7 @@ from modelpool.repository.names import check_name
 from modelpool.units import parse_bytes, parse_duration
 
 FILE_NAME = "modelpool.yaml"
-_MAX_BYTES = 256 * 1024
+_MAX_BYTES = 64 * 1024
 _DEVICE = re.compile(r"[a-z]+(:\d{1,3})?", re.ASCII)
 
 

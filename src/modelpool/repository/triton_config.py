@@ -155,7 +155,7 @@ def complete_config(
 ) -> dict[str, Any]:
     """The configuration with what it left out filled in, as Triton does when it completes one."""
     max_batch_size = config.get("max_batch_size", 0)
-    group = {"kind": "KIND_AUTO", "count": 1}
+    group = {"count": 1}
     groups = [{"name": f"{name}_{index}", **group, **given} for index, given in enumerate(config.get("instance_group") or [group])]
     return {
         **config,

@@ -35,6 +35,14 @@ def stamp(path: Path | str) -> Stamp:
     return Stamp(str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
 
 
+def is_folder(item: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one; a loop of links is none."""
+    try:
+        return item.is_dir()
+    except OSError:
+        return False
+
+
 def stamps_below(folder: Path) -> list[Stamp]:
     """The files of a folder and of the folders below it, sorted by path; hidden ones and Python's caches left out.
 
@@ -47,11 +55,11 @@ def stamps_below(folder: Path) -> list[Stamp]:
         try:
             with os.scandir(path) as items:
                 for item in items:
-                    if item.name.startswith("."):
+                    if item.name.startswith(".") or item.name in _IGNORED_DIRS:
                         continue
-                    if item.is_dir():
+                    if is_folder(item):
                         found.append(Stamp(item.path, size_bytes=-1))  # a new version folder is a change even while it is empty
-                        if depth < _MAX_DEPTH and item.name not in _IGNORED_DIRS:
+                        if depth < _MAX_DEPTH:
                             todo.append((item.path, depth + 1))
                     else:
                         found.append(stamp(item.path))

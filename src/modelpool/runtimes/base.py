@@ -8,36 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol, TypeAlias
 
 from modelpool.errors import ModelpoolError, Unsupported
 from modelpool.protocol.messages import LoadSpec, TensorMeta
+from modelpool.protocol.tensors import InferenceRequest, Tensor
 
-
-class Tensor(NamedTuple):
-    """A tensor on the way in or out.
-
-    datatype: as the Open Inference Protocol spells it. array: NumPy array of its shape; BYTES are object arrays of `bytes`; BF16 are
-    uint16 arrays that hold the raw bits.
-    """
-
-    datatype: str
-    array: NDArray[Any]
-
-
-@dataclass(slots=True)
-class InferenceRequest:
-    """One decoded request. wanted: outputs asked for (empty: all); ident: the client's own id for it ('' where it gave none)."""
-
-    version: int
-    inputs: dict[str, Tensor]
-    wanted: tuple[str, ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
-    ident: str = ""
+__all__ = ["InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
 
 
 Outcome: TypeAlias = dict[str, Tensor] | ModelpoolError

@@ -71,16 +71,19 @@ def test_each_wish_is_one_request(server: FakeServer, client: Client, call, meth
 
 
 def test_loaded_models_are_grouped_by_device(server: FakeServer, client: Client) -> None:
-    entries = [
-        {"model_name": "a", "model_device": "cpu", "dimensions": 384},
-        {"model_name": "a", "model_device": "cuda:0"},
-        {"model_name": "b", "model_device": "cuda:1"},
-    ]
+    def entry(name: str, device: str, **properties: object) -> dict[str, object]:
+        return {"model_name": name, "modelName": name, "model_device": device, "size_bytes": 7, "model_properties": properties}
+
+    entries = [entry("a", "cpu", dimensions=384, note="small", size_bytes=1), entry("a", "cuda:0"), entry("b", "cuda:1")]
     server.respond = lambda asked: Answer({"models": entries})
-    assert client.get_loaded_models() == {"cpu": {"a": entries[0]}, "cuda:0": {"a": entries[1]}, "cuda:1": {"b": entries[2]}}
+    assert client.get_loaded_models() == {
+        "cpu": {"a": {"dimensions": 384, "note": "small", "size_bytes": 7}},
+        "cuda:0": {"a": {"size_bytes": 7}},
+        "cuda:1": {"b": {"size_bytes": 7}},
+    }
     assert list(client.get_loaded_models("cuda")) == ["cuda:0", "cuda:1"]
     assert list(client.get_loaded_models("cuda:1")) == ["cuda:1"]
-    assert client.get_loaded_models("cpu")["cpu"]["a"]["dimensions"] == 384
+    assert client.get_loaded_models("cuda:7") == {}
 
 
 def test_one_client_serves_many_threads(server: FakeServer, client: Client) -> None:

@@ -122,6 +122,7 @@ def test_every_code_of_the_server_comes_back_as_its_exception(code: str) -> None
     ("status", "body", "kind", "message"),
     [
         (409, b'{"message": "eject m1", "code": "model_cache_management_error", "type": "x", "link": null}', errors.NoSpace, "eject m1"),
+        (400, b'{"message": "cut", "code": "bad_request", "modelpool_code": "load_failed"}', errors.LoadFailed, "cut"),
         (404, b'{"message": "gone", "code": "of_tomorrow"}', errors.NotFound, "gone"),
         (400, b"plain text", errors.InvalidRequest, "the server answered 400: plain text"),
         (502, b"", errors.ModelpoolError, "the server answered 502 without saying why"),

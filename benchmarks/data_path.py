@@ -1,0 +1,249 @@
+"""How close the gateway and its worker come to the least that a Python server can do.
+
+    python -m benchmarks.data_path
+
+A tiny model's inference over HTTP is compared with a bare httptools/uvloop server that sends each body back, asked with the same
+bytes by the same load generator, which checks every answer. Rounds alternate, and ratios are taken within a round, so that a machine
+that is busy for a while slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import cast
+
+import httptools
+import httpx
+import msgspec
+import uvloop
+
+from benchmarks._common import print_machine, print_result, server
+from modelpool.testing.models import add_sub, write_config
+
+VARIANTS = 64
+CONNECTIONS = (1, 32)
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+# --- what is asked -------------------------------------------------------------------------------------------------------------------
+def build(folder: Path) -> None:
+    """One tiny model that batches."""
+    write_config(
+        folder / "tiny",
+        """
+        platform: "onnxruntime_onnx"
+        max_batch_size: 64
+        input [ { name: "a" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "b" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        output [ { name: "sum" data_type: TYPE_FP32 dims: [ 4 ] }, { name: "difference" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        dynamic_batching { }
+        """,
+    )
+    add_sub(folder / "tiny" / "1" / "model.onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request as it goes over the wire, and the body that a right answer has."""
+
+    wire: bytes
+    answer: bytes
+
+
+def _body(variant: int) -> bytes:
+    def tensor(name: str, values: list[float]) -> dict[str, object]:
+        return {"name": name, "shape": [1, 4], "datatype": "FP32", "data": values}
+
+    a = [float(variant + step) for step in range(4)]
+    return msgspec.json.encode({"inputs": [tensor("a", a), tensor("b", [1.0, 2.0, 3.0, 4.0])]})
+
+
+def _wire(body: bytes) -> bytes:
+    head = f"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def model_questions(url: str) -> list[Question]:
+    """Questions to the model, with the answers that it gave once and that were found right."""
+    found = []
+    for variant in range(VARIANTS):
+        body = _body(variant)
+        reply = httpx.post(f"{url}/v2/models/tiny/infer", content=body, headers={"content-type": "application/json"}, trust_env=False)
+        outputs = {output["name"]: output["data"] for output in reply.raise_for_status().json()["outputs"]}
+        wanted = [float(variant + step + step + 1) for step in range(4)], [float(variant - 1)] * 4
+        if (outputs["sum"], outputs["difference"]) != wanted:
+            raise RuntimeError(f"a wrong answer: {outputs} instead of {wanted}")
+        found.append(Question(_wire(body), reply.content))
+    return found
+
+
+def echo_questions() -> list[Question]:
+    """The same questions; the answer is the question's body."""
+    return [Question(_wire(body), body) for body in map(_body, range(VARIANTS))]
+
+
+# --- the load generator --------------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Tally:
+    """What all connections of a round have done so far."""
+
+    answered: int = 0
+    wrong: int = 0
+    open: bool = True
+
+
+class _Asker(asyncio.Protocol):
+    """One connection: a question at a time."""
+
+    def __init__(self, questions: Sequence[Question], first: int, tally: Tally) -> None:
+        self._questions = questions
+        self._next = first
+        self._tally = tally
+        self._buffer = b""
+        self._end = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._tally.wrong += self._tally.open
+
+    def _ask(self) -> None:
+        self._question = self._questions[self._next % len(self._questions)]
+        self._next += 1
+        self._transport.write(self._question.wire)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer = self._buffer + data if self._buffer else data
+        if not self._end:
+            head = self._buffer.find(b"\r\n\r\n")
+            if head < 0:
+                return
+            length = _LENGTH.search(self._buffer, 0, head)
+            self._end = head + 4 + (int(length[1]) if length else 0)
+        if len(self._buffer) < self._end:
+            return
+        self._tally.answered += 1
+        self._tally.wrong += not (self._buffer.startswith(b"HTTP/1.1 200") and self._buffer.endswith(self._question.answer))
+        self._buffer, self._end = b"", 0
+        if self._tally.open:
+            self._ask()
+        else:
+            self._transport.close()
+
+
+async def requests_per_s(port: int, questions: Sequence[Question], connections: int, seconds: float) -> float:
+    """Answers per second; raises RuntimeError where one was wrong."""
+    loop = asyncio.get_running_loop()
+    tally = Tally()
+    made = [
+        await loop.create_connection(lambda first=first: _Asker(questions, first, tally), "127.0.0.1", port)  # type: ignore[misc]
+        for first in range(connections)
+    ]
+    await asyncio.sleep(min(0.2, seconds / 4))
+    before, started = tally.answered, time.perf_counter()
+    await asyncio.sleep(seconds)
+    rate = (tally.answered - before) / (time.perf_counter() - started)
+    tally.open = False
+    await asyncio.sleep(0.05)
+    for transport, _ in made:
+        transport.close()
+    if tally.wrong:
+        raise RuntimeError(f"{tally.wrong} of {tally.answered} answers were wrong or never came")
+    return rate
+
+
+# --- the yardstick -------------------------------------------------------------------------------------------------------------------
+class _Echo(asyncio.Protocol):
+    """Parses a request and sends its body back."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._body = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self._body = b""
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(self._body)
+        self._transport.write(head + self._body)
+
+
+def _serve_echo(port: Connection) -> None:
+    async def serve() -> None:
+        listening = await asyncio.get_running_loop().create_server(_Echo, "127.0.0.1", 0)
+        port.send(listening.sockets[0].getsockname()[1])
+        await listening.serve_forever()
+
+    uvloop.run(serve())
+
+
+# --- the comparison ------------------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Rounds:
+    """Rates of one number of connections, round by round."""
+
+    echo: list[float] = field(default_factory=list)
+    model: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """The median of the rounds' ratios."""
+        return statistics.median(model / echo for model, echo in zip(self.model, self.echo, strict=True))
+
+
+async def compare(echo_port: int, url: str, rounds: int, seconds: float) -> dict[int, Rounds]:
+    """Rates of both, in alternation, by number of connections."""
+    targets = (echo_port, echo_questions()), (int(url.rpartition(":")[2]), model_questions(url))
+    found = {connections: Rounds() for connections in CONNECTIONS}
+    for number in range(rounds):
+        for connections, rates in found.items():
+            echo, model = [await requests_per_s(port, questions, connections, seconds) for port, questions in targets]
+            rates.echo.append(echo)
+            rates.model.append(model)
+            print(
+                f"round {number + 1}, {connections:2} connections: echo {echo:7.0f}/s, model {model:7.0f}/s, {model / echo:.3f}", flush=True
+            )
+    return found
+
+
+def main() -> None:
+    """Print the rounds and the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement")
+    options = parser.parse_args()
+    print_machine()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    echo = context.Process(target=_serve_echo, args=(there,), daemon=True)
+    echo.start()
+    try:
+        with server(build) as (url, _):
+            found = uvloop.run(compare(int(here.recv()), url, options.rounds, options.seconds))
+    finally:
+        echo.terminate()
+        echo.join()
+    print_result(**{f"embedded_vs_echo_c{connections}": rates.ratio for connections, rates in found.items()})
+
+
+if __name__ == "__main__":
+    main()

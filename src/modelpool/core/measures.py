@@ -1,0 +1,69 @@
+"""Measurements: what an instance really holds against what it was charged for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modelpool.core.copies import Copy
+from modelpool.core.events import BudgetChanged, Observed
+from modelpool.core.recycling import recycle
+from modelpool.core.scheduling import relieve
+from modelpool.core.sizes import need_of
+from modelpool.core.state import InstanceState, ModelState, World
+from modelpool.units import format_bytes
+
+
+def observed(world: World, event: Observed, now: float) -> None:
+    """A measurement: run peaks that were larger than known, and whether bytes came back meanwhile."""
+    instance = world.current(event.instance, event.generation)
+    if instance is None:
+        return
+    for ident, peak_bytes in event.run_peaks:
+        if (copy := world.copies.get(ident)) is not None and copy.instance == instance.ident:
+            _learn_run_peak(world, copy, peak_bytes, now)
+    if event.total_bytes is not None:
+        verify(world, instance, event.total_bytes, now)
+
+
+def _learn_run_peak(world: World, copy: Copy, peak_bytes: int, now: float) -> None:
+    model: ModelState = copy.model
+    kind = copy.device.kind
+    old = model.learned.get(kind)
+    if old is None or peak_bytes <= old.run_peak_bytes or copy.revision != model.spec.revision:
+        return
+    model.learned[kind] = world.learned_changes[model.name, kind] = replace(old, run_peak_bytes=peak_bytes)
+    copy.device.set_run_peak(copy, need_of(model, copy.device).run_peak)
+    world.changed()
+    relieve(world, copy.device, now)
+
+
+def verify(world: World, instance: InstanceState, total_bytes: int, now: float) -> None:
+    """Compare the private bytes of an instance's processes, over their idle baseline, with what its `cpu` device was charged.
+
+    Only while nothing loads: a load in progress is not yet what it will be.
+    """
+    device = instance.devices.get("cpu")
+    if device is None or instance.recycling or any(other.loading for other in instance.devices.values()):
+        return
+    expected = device.resident_bytes + device.scratch_bytes() + world.settings.verify_slack_bytes
+    excess = max(0, total_bytes - expected)
+    if excess > device.unreturned_bytes:
+        world.note("unreturned", "", f"{instance.ident} cpu holds {format_bytes(excess)} more than it was charged for", bytes=excess)
+    if excess != device.unreturned_bytes:
+        device.unreturned_bytes = excess
+        world.changed()
+    if excess > world.settings.unreturned_limit_bytes:
+        recycle(world, instance, f"{format_bytes(excess)} did not come back after unloads", now)
+    else:
+        relieve(world, device, now)
+
+
+def budget_changed(world: World, event: BudgetChanged, now: float) -> None:
+    """A device may hold more or less than before."""
+    instance = world.current(event.instance, event.generation)
+    if instance is None or (device := instance.devices.get(event.device)) is None:
+        return
+    device.budget_bytes = event.budget_bytes
+    world.note("budget", "", f"{instance.ident} {device.name}: {format_bytes(event.budget_bytes)}", bytes=event.budget_bytes)
+    world.changed()
+    relieve(world, device, now)

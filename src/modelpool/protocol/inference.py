@@ -1,0 +1,366 @@
+"""Inference requests and answers of the Open Inference Protocol as HTTP bodies: JSON, followed by binary tensors where the JSON says so.
+
+`json_bytes` is the size of the JSON at the beginning of a body; -1: all of it is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from modelpool.errors import InvalidRequest, InvalidTensor, Unsupported
+from modelpool.protocol import elements
+from modelpool.protocol.datatypes import datatype_of
+from modelpool.protocol.tensors import InferenceRequest, Tensor
+from modelpool.units import parse_duration
+
+Body: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+_NO_DATA = msgspec.Raw()
+
+
+# --- what the JSON may be --------------------------------------------------------------------------------------------------------
+class _TensorParameters(msgspec.Struct):
+    binary_data_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    shared_memory_region: str | None = None
+
+
+class _TensorJson(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: msgspec.Raw = _NO_DATA
+    parameters: _TensorParameters | None = None
+
+
+class _WantedParameters(msgspec.Struct):
+    binary_data: bool | None = None
+    classification: int = 0
+    shared_memory_region: str | None = None
+
+
+class _WantedJson(msgspec.Struct):
+    name: str
+    parameters: _WantedParameters | None = None
+
+
+class _RequestJson(msgspec.Struct):
+    inputs: list[_TensorJson]
+    outputs: list[_WantedJson] = []
+    id: str | int = ""
+    parameters: dict[str, Any] = {}
+
+
+class _AnswerJson(msgspec.Struct):
+    outputs: list[_TensorJson]
+    model_name: str = ""
+    model_version: str = ""
+    id: str = ""
+
+
+class _PeekedParameters(msgspec.Struct):
+    timeout: int | float | None = None
+    keep_alive: int | float | str | None = None
+
+
+class _PeekedJson(msgspec.Struct):
+    parameters: _PeekedParameters | None = None
+
+
+class _JsonTensor(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: list[Any] | msgspec.Raw
+
+
+class _BinaryTensor(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, int]
+
+
+class _AnswerOut(msgspec.Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    outputs: list[_JsonTensor | _BinaryTensor]
+    id: str = ""
+
+
+class _RequestOut(msgspec.Struct, omit_defaults=True):
+    inputs: list[_BinaryTensor]
+    parameters: dict[str, Any]
+    outputs: list[dict[str, str]] = []
+    id: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_request_decoder = msgspec.json.Decoder(_RequestJson)
+_answer_decoder = msgspec.json.Decoder(_AnswerJson)
+_peek_decoder = msgspec.json.Decoder(_PeekedJson)
+
+
+class AnswerForm(NamedTuple):
+    """How the client wants its outputs. binary: as binary data rather than JSON; named: the outputs for which it said so itself."""
+
+    binary: bool = False
+    named: Mapping[str, bool] = {}
+
+
+_ALL_JSON = AnswerForm()
+
+
+class EncodedBody(NamedTuple):
+    """A body in parts, to be written one after the other; large binary tensors are views of their arrays."""
+
+    json_bytes: int
+    parts: list[bytes | memoryview]
+    size_bytes: int
+
+    def joined(self) -> bytes:
+        """The body in one piece."""
+        return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], bytes) else b"".join(self.parts)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------------------
+def decode_request(body: Body, json_bytes: int, version: int) -> tuple[InferenceRequest, AnswerForm]:
+    """The request in a body, and how its outputs are wanted. Binary tensors are views of `body` where their bytes are aligned.
+
+    Raises InvalidRequest (InvalidTensor where a tensor is at fault), or Unsupported for what this version does not do.
+    """
+    head = _head(body, json_bytes)
+    message = _decoded(_request_decoder, head, "an inference request")
+    inputs = _tensors(message.inputs, "input", body, json_bytes)
+    wanted: tuple[str, ...] = ()
+    form = _ALL_JSON
+    parameters = message.parameters
+    if message.outputs:
+        wanted = tuple([output.name for output in message.outputs])
+        form = AnswerForm(False, _named_forms(message.outputs))
+    if "binary_data_output" in parameters:
+        form = AnswerForm(parameters["binary_data_output"] is True, form.named)
+    ident = message.id
+    return InferenceRequest(version, inputs, wanted, parameters, ident if type(ident) is str else str(ident)), form
+
+
+def _head(body: Body, json_bytes: int) -> Body:
+    if json_bytes < 0:
+        return body
+    if json_bytes > len(body):
+        raise InvalidRequest(f"the JSON is said to have {json_bytes} bytes, but the body has {len(body)}; correct Inference-Header-Content-Length")
+    if json_bytes == 0:
+        raise Unsupported("requests without JSON (Inference-Header-Content-Length: 0) are not supported; name the inputs in JSON")
+    return memoryview(body)[:json_bytes]
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], head: Body, what: str) -> T:
+    try:
+        try:
+            return decoder.decode(head)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            spelt = _non_finite_as_strings(head)
+            if spelt is None:
+                raise
+            return decoder.decode(spelt)
+    except RecursionError as error:
+        raise InvalidRequest(f"the body is not {what}: its JSON is nested too deep") from error
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the body is not {what}: {str(error).replace('`', chr(39))}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from error
+
+
+def _non_finite_as_strings(head: Body) -> bytes | None:
+    """JSON with NaN and Infinity, which Triton's clients write, as JSON in which they are strings; None where that is not its fault."""
+    text = bytes(head)
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    try:
+        return _encode(json.loads(text, parse_constant=str))
+    except ValueError:
+        return None
+
+
+def _tensors(found: list[_TensorJson], side: str, body: Body, json_bytes: int) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    at = json_bytes if json_bytes >= 0 else len(body)
+    for one in found:
+        name = one.name
+        where = f"{side} {name!r}"
+        if name in tensors:
+            raise InvalidTensor(f"{where} is there twice; send it once")
+        size = None
+        if one.parameters is not None:
+            size = one.parameters.binary_data_size
+            _refuse_shared_memory(where, one.parameters.shared_memory_region)
+        if size is None:
+            if one.data is _NO_DATA:
+                raise InvalidTensor(f"{where} has no data; give it \"data\", or the parameter binary_data_size and bytes after the JSON")
+            array = elements.from_json(where, one.datatype, one.shape, one.data)
+        else:
+            array = _binary(where, one, size, body, at, json_bytes)
+            at += size
+        tensors[name] = Tensor(one.datatype, array)
+    if at != len(body):
+        raise InvalidRequest(f"{len(body) - at} bytes are left over after the last binary {side}; make the sizes add up to the body's")
+    return tensors
+
+
+def _binary(where: str, one: _TensorJson, size: int, body: Body, at: int, json_bytes: int) -> NDArray[Any]:
+    if one.data is not _NO_DATA:
+        raise InvalidTensor(f"{where} has both data and binary_data_size; send one of them")
+    if json_bytes < 0:
+        raise InvalidRequest(f"{where} has binary_data_size, but the header Inference-Header-Content-Length is missing")
+    if at + size > len(body):
+        raise InvalidTensor(f"{where} has a binary_data_size of {size}, but only {len(body) - at} bytes are left of the body")
+    return elements.from_binary(where, one.datatype, one.shape, memoryview(body)[at : at + size])
+
+
+def _named_forms(outputs: list[_WantedJson]) -> dict[str, bool]:
+    forms: dict[str, bool] = {}
+    seen: set[str] = set()
+    for output in outputs:
+        where = f"requested output {output.name!r}"
+        if output.name in seen:
+            raise InvalidTensor(f"{where} is there twice; ask for it once")
+        seen.add(output.name)
+        parameters = output.parameters
+        if parameters is None:
+            continue
+        _refuse_shared_memory(where, parameters.shared_memory_region)
+        if parameters.classification:
+            raise Unsupported(f"{where} asks for classification, which is not supported; take the whole output and sort it")
+        if parameters.binary_data is not None:
+            forms[output.name] = parameters.binary_data
+    return forms
+
+
+def _refuse_shared_memory(where: str, region: str | None) -> None:
+    if region is not None:
+        raise Unsupported(f"{where} lies in shared memory ({region!r}), which is not supported; send its data in the body")
+
+
+def encode_request(
+    inputs: Mapping[str, ArrayLike | Tensor],
+    outputs: Iterable[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    ident: str = "",
+) -> EncodedBody:
+    """A request with binary tensors that asks for binary outputs. inputs: by name; outputs: those wanted (none: all).
+
+    Raises InvalidTensor for arrays that have no counterpart in the protocol.
+    """
+    heads: list[_BinaryTensor] = []
+    parts: list[bytes | memoryview] = [b""]
+    for name, value in inputs.items():
+        tensor = value if isinstance(value, Tensor) else as_tensor(name, value)
+        part = elements.to_binary(tensor)
+        parts.append(part)
+        heads.append(_BinaryTensor(name, tensor.datatype, tensor.array.shape, {"binary_data_size": len(part)}))
+    wanted = [{"name": name} for name in outputs]
+    parts[0] = _encode(_RequestOut(heads, {**(parameters or {}), "binary_data_output": True}, wanted, ident))
+    return EncodedBody(len(parts[0]), parts, sum(map(len, parts)))
+
+
+def as_tensor(name: str, value: ArrayLike) -> Tensor:
+    """An array as a tensor: text becomes UTF-8. Raises InvalidTensor for a type that the protocol lacks."""
+    array = np.asarray(value)
+    datatype = datatype_of(array.dtype)
+    if datatype == "BF16":
+        return Tensor(datatype, array.view(np.uint16))
+    if datatype == "BYTES":
+        items = [_as_bytes(name, item) for item in array.ravel().tolist()]
+        return Tensor(datatype, np.fromiter(items, dtype=object, count=len(items)).reshape(array.shape))
+    return Tensor(datatype, array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _as_bytes(name: str, item: object) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes | bytearray | memoryview):
+        return bytes(item)
+    raise InvalidTensor(f"input {name!r} has an element of type {type(item).__name__}; give numbers of one type and size, str or bytes")
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------------------
+def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], form: AnswerForm = _ALL_JSON) -> EncodedBody:
+    """An answer in the form that its client asked for. Raises InvalidRequest where JSON cannot carry an output."""
+    heads: list[_JsonTensor | _BinaryTensor] = []
+    parts: list[bytes | memoryview] = [b""]
+    default, named = form
+    for name, tensor in outputs.items():
+        datatype, array = tensor
+        if named.get(name, default):
+            part = elements.to_binary(tensor)
+            parts.append(part)
+            heads.append(_BinaryTensor(name, datatype, array.shape, {"binary_data_size": len(part)}))
+        else:
+            heads.append(_JsonTensor(name, datatype, array.shape, elements.to_json(f"output {name!r}", tensor)))
+    answer = _AnswerOut(model, str(version), heads, ident)
+    head = _encode(answer)
+    if b"null" in head:  # what msgspec makes of NaN and infinities
+        _spell_out_non_finite(heads)
+        head = _encode(answer)
+    parts[0] = head
+    if len(parts) == 1:
+        return EncodedBody(-1, parts, len(head))
+    return EncodedBody(len(head), parts, sum(map(len, parts)))
+
+
+def _spell_out_non_finite(heads: list[_JsonTensor | _BinaryTensor]) -> None:
+    for head in heads:
+        if isinstance(head, _JsonTensor) and isinstance(head.data, list) and head.datatype in ("FP16", "BF16", "FP32", "FP64"):
+            head.data = elements.with_non_finite(head.data)
+
+
+class InferenceAnswer(NamedTuple):
+    """A decoded answer: the model and version that gave it, the id of its request, and the outputs by name."""
+
+    model: str
+    version: str
+    ident: str
+    outputs: dict[str, Tensor]
+
+
+def decode_response(body: Body, json_bytes: int) -> InferenceAnswer:
+    """The answer in a body; binary tensors are views of it where aligned. Raises InvalidRequest where it is none."""
+    message = _decoded(_answer_decoder, _head(body, json_bytes), "an inference answer")
+    return InferenceAnswer(message.model_name, message.model_version, message.id, _tensors(message.outputs, "output", body, json_bytes))
+
+
+# --- a look at a request on its way ----------------------------------------------------------------------------------------------
+def peek_timeout_s(body: bytes | bytearray, json_bytes: int) -> float | None:
+    """The request's parameter `timeout` (microseconds there) in seconds; None where it has none. Raises InvalidRequest."""
+    parameters = _peeked(body, json_bytes, b'"timeout"')
+    if parameters is None or not parameters.timeout:
+        return None
+    if parameters.timeout < 0:
+        raise InvalidRequest(f"parameter timeout is {parameters.timeout}; give microseconds, for example 5000000 for five seconds")
+    return parameters.timeout / 1e6
+
+
+def peek_keep_alive(body: bytes | bytearray, json_bytes: int) -> float | None:
+    """The request's parameter `keep_alive` in seconds (negative there: inf); None where it has none. Raises InvalidRequest."""
+    parameters = _peeked(body, json_bytes, b'"keep_alive"')
+    if parameters is None or parameters.keep_alive is None:
+        return None
+    value = parameters.keep_alive
+    if value == "-1" or (isinstance(value, int | float) and value < 0):
+        return math.inf
+    return parse_duration(value)
+
+
+def _peeked(body: bytes | bytearray, json_bytes: int, word: bytes) -> _PeekedParameters | None:
+    if body.find(word, 0, json_bytes if json_bytes >= 0 else len(body)) < 0:
+        return None
+    return _decoded(_peek_decoder, _head(body, json_bytes), "an inference request").parameters

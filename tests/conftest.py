@@ -1,0 +1,12 @@
+"""Settings for all tests: profiles of Hypothesis. Time limits, warnings and markers are in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A slow machine must not fail a test: pytest's time limit is the only clock.
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("heavy", settings.get_profile("default"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

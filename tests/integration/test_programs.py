@@ -1,0 +1,42 @@
+"""The demo and the benchmarks, run as a user runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> dict[str, float]:
+    """The figures of the program's last line; fails where it fails."""
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    word, *figures = done.stdout.splitlines()[-1].split()
+    assert word == "RESULT"
+    return {name: float(value) for name, value in (figure.split("=") for figure in figures)}
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+def test_demo_serves_more_than_fits() -> None:
+    figures = run("examples.demo")
+    assert figures["errors"] == figures["wrong_answers"] == 0
+    assert figures["hits"] >= 0.95 * figures["lru_hits"] > 0
+    assert figures["peak_mb"] <= 1.1 * figures["budget_mb"]
+    assert figures["evictions"] > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+def test_memory_comes_back_after_loads_and_unloads() -> None:
+    assert run("benchmarks.churn")["growth_over_allowed_mb"] == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(200)
+def test_the_data_path_is_near_a_bare_echo() -> None:
+    assert run("benchmarks.data_path")["embedded_vs_echo_c32"] >= 0.4
