@@ -13,7 +13,7 @@ class Call:
 
     A front end subclasses it and overrides `answer` and `fail`, which must not raise and must not block. `body` is the HTTP body as it
     came; json_bytes is the size of its JSON head (-1: all of it is JSON). The controller sets `lease`, `begun` (a byte of its frame was
-    written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (frames.FLAG_ALONE).
+    written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (Kind.INFER_ALONE).
     """
 
     __slots__ = ("alone", "arrived", "begun", "body", "callid", "cancelled", "json_bytes", "lease", "model", "queued", "request", "tries", "version")

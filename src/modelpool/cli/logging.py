@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    fields = {name: value for name, value in vars(record).items() if name not in _STANDARD and value != ""}
     figures = fields.pop("figures", None)
     if isinstance(figures, dict):
         fields.update(figures)

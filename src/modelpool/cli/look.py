@@ -47,7 +47,7 @@ def _by_state(view: ModelView) -> tuple[int, str]:
 
 
 def _model_row(view: ModelView) -> tuple[str, ...]:
-    size = ("~" if view.size_from == "estimate" else "") + format_bytes(view.size_bytes)
+    size = ("~" if view.size_from == "estimate" else "") + format_bytes(view.size_bytes) if view.size_bytes else "-"
     devices = ", ".join(sorted({copy.device for copy in view.copies})) or "-"
     note = ", ".join(part for part in ("pinned" if view.pinned else "", "" if view.state == "READY" else view.reason) if part)
     return (view.name, view.state, devices, size, str(view.queue), str(view.in_flight), ago(view.last_use_s), note)
@@ -99,7 +99,7 @@ def explain(client: Client, as_json: bool, model: str) -> None:
     if view.history:
         click.echo("\nHistory:")
         for entry in view.history:
-            click.echo(f"  {clock(entry.at)}  {entry.text}")
+            click.echo(f"  {clock(entry.at)}  {entry.kind}: {entry.text}")
 
 
 @click.command()

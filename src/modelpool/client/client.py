@@ -130,7 +130,7 @@ class Client:
 
     def get_device_info(self, device: str, *, timeout_s: float | None = None) -> Json:
         """The load of the machine's processor and memory (`cpu`) or of its graphics cards (`cuda`)."""
-        return self._ask("GET", f"/device/{quote(device, safe='')}", {}, timeout_s)
+        return self._ask("GET", f"/device/{_segment(device)}", {}, timeout_s)
 
     # --- inference -------------------------------------------------------------------------------------------------------------------
     def infer(
@@ -155,7 +155,7 @@ class Client:
         deadline = self._transport.deadline(timeout_s)
         timeout_us = max(1, int(self._transport.left_s(deadline) * 1e6))
         body = encode_request(inputs, outputs, {"timeout": timeout_us, **(parameters or {})})
-        path = f"/v2/models/{quote(name, safe='')}" + ("" if version is None else f"/versions/{version}") + "/infer"
+        path = f"/v2/models/{_segment(name)}" + ("" if version is None else f"/versions/{version}") + "/infer"
         headers = {"content-type": "application/octet-stream", JSON_BYTES: str(body.json_bytes)}
         reply = self._transport.call("POST", path, deadline=deadline, content=body.joined(), headers=headers)
         try:
@@ -178,6 +178,11 @@ class Client:
             headers={"content-type": "application/json"},
         )
         return reply.json()
+
+
+def _segment(name: str) -> str:
+    """A name as one segment of a path, also where it is `..`, so that the server sees it and can say what is wrong with it."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def _info(entry: Json) -> Json:

@@ -56,7 +56,9 @@ class Transport:
         self._sleep = sleep
         self._monotonic = monotonic
         # A proxy of the environment can rarely reach this machine's own loopback.
-        self._http = httpx.Client(base_url=self.url, trust_env=httpx.URL(self.url).host not in _LOOPBACK)
+        trust_env = httpx.URL(self.url).host not in _LOOPBACK
+        # Any number of threads may wait for loads at the same time: connections are not bounded, only those that are kept.
+        self._http = httpx.Client(base_url=self.url, trust_env=trust_env, limits=httpx.Limits(max_keepalive_connections=100))
 
     def close(self) -> None:
         """Close all connections."""
@@ -129,8 +131,8 @@ class Transport:
         except httpx.TimeoutException as error:
             raise self._too_late() from error
         except httpx.ConnectError as error:
-            hint = f"start one with `modelpool serve`, or name another with url= (MODELPOOL_URL, --url): {error}"
-            raise ConnectionFailed(f"no server answers at {self.url}; {hint}") from error
+            hint = "start one with `modelpool serve`, or give the address of another (url=, --url, MODELPOOL_URL)"
+            raise ConnectionFailed(f"no server answers at {self.url} ({error}); {hint}") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise ConnectionFailed(f"the connection to {self.url} broke before the answer came: {error or type(error).__name__}") from error
         except httpx.InvalidURL as error:

@@ -24,7 +24,8 @@ from modelpool.core.core import Core
 from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
 from modelpool.core.settings import CoreSettings
 from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown
-from modelpool.instances.embedded import EmbeddedInstance, EmbeddedSettings
+from modelpool.instances.embedded import EmbeddedInstance
+from modelpool.instances.peer import EmbeddedSettings
 from modelpool.ports import Call, Instance
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry

@@ -85,7 +85,8 @@ def never_fits_text(found: Plan, model: ModelState) -> str:
     assert device is not None
     return (
         f"model '{model.name}' can never be loaded on {device.name}: it needs {format_bytes(need.alone)} ({need.source}: "
-        f"{format_bytes(need.charge)} loaded, {format_bytes(need.load_peak)} while loading, {format_bytes(need.run_peak)} more while running) "
+        f"{format_bytes(need.charge)} loaded, {format_bytes(need.load_peak)} while loading, "
+        f"{format_bytes(need.run_peak)} more while running) "
         f"and the budget is {format_bytes(device.budget_bytes)}; give the device more (--device {device.name}=SIZE), "
         f"or state the model's size in its modelpool.yaml if this figure is wrong"
     )

@@ -38,9 +38,9 @@ from modelpool.core.state import ModelState, World
 class Core:
     """Decides what is loaded where, who may run, and who waits.
 
-    One owner calls it, never two at once. `now` is monotonic seconds and never goes back. After `handle` the owner carries the actions out in
-    order, and calls again with `Tick` no later than `wake_at`. first_copy: the number of the first copy, larger than those of copies that
-    instances may still hold.
+    One owner calls it, never two at once. `now` is monotonic seconds and never goes back. After `handle` the owner carries the actions out
+    in order, and calls again with `Tick` no later than `wake_at`. first_copy: the number of the first copy, larger than those of copies
+    that instances may still hold.
     """
 
     def __init__(self, settings: CoreSettings, first_copy: int = 1) -> None:

@@ -39,6 +39,7 @@ def instance_up(world: World, event: InstanceUp, now: float) -> None:
     for device in instance.devices.values():
         for copy in list(device.copies.values()):
             gone(world, copy, now)
+            drop_if_over(world, copy.model)
     instance.generation = event.generation
     instance.up = True
     instance.recycling = instance.recycle_sent = False

@@ -1,14 +1,17 @@
-"""What must hold after each event. `check` raises AssertionError with the invariant's name; tests and the simulator call it after each step.
+"""What must hold after each event. `check` raises AssertionError with the invariant's name; tests and the simulator call it at each step.
 
-1  sums         the ledger's sums equal what its copies say
-2  budget       neither `used` nor `committed` exceeds the budget by a decision (only where a measurement or a new budget said so)
+1  sums         the ledger's sums and sets equal what its copies say; models, devices and the world list the same copies
+2  budget       neither `used` nor `committed` exceeds the budget by a decision (only where a measurement or a new budget said so), and
+                nothing is reserved on a device that is over
 3  leases       only READY and DRAINING copies have leases, and their count is that of the live lease objects
-4  single       no two copies of a model LOADING or READY on one device; no model both reserved and loading
+4  single       no two copies of a model LOADING or READY on one device; no model reserved twice, or both reserved and covered
 5  waiters      whoever waits has a copy on its way, a reservation, or is in `waiting`; nobody waits for a READY copy that has room
-6  bound        no queue is longer than `queue_bound`
-7  pinned       a pinned model's copy is never on its way out for space or idleness
-8  dead         an instance that is down holds no copies and no reservations
-9  order        `order` holds exactly the READY copies of its device
+6  progress     while nothing is in motion nobody waits, but for one whose time to be hungry is still to come
+7  bound        no queue is longer than `queue_bound`
+8  pinned       a pinned model's copy is never on its way out for space or idleness
+9  dead         an instance that is down, or about to be started anew, has no READY copies and no reservations; one that is down no copies
+10 removed      a model that left the catalogue has no waiters and no READY copy, and goes with its last copy
+11 loads        no instance has more than `loads_at_once` loads in progress
 """
 
 from __future__ import annotations
@@ -16,69 +19,116 @@ from __future__ import annotations
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.core import Core
 from modelpool.core.ledger import Device
-from modelpool.core.state import ModelState, World
+from modelpool.core.state import InstanceState, ModelState, World
 
 RESIDENT = (CopyState.READY, CopyState.DRAINING, CopyState.UNLOADING)
+COVERING = (CopyState.LOADING, CopyState.READY)
+LEAVING = (CopyState.DRAINING, CopyState.UNLOADING)
 
 
 def check(core: Core, *, overrun_bytes: int = 0) -> None:
     """Check all invariants. overrun_bytes: how far measurements alone may have pushed a device over its budget."""
     world = core.world
     for instance in world.instances.values():
+        _check_instance(world, instance)
         for device in instance.devices.values():
             _check_sums(device)
-            _check_budget(world, device, overrun_bytes)
-            if not instance.up:
-                assert not device.copies, f"dead: {instance.ident} is down and holds {len(device.copies)} copies"
-                assert not device.reserved, f"dead: {instance.ident} is down and has reservations"
+            _check_budget(device, overrun_bytes)
     for copy in world.copies.values():
-        _check_copy(copy)
+        _check_copy(world, copy)
     for model in world.models.values():
         _check_model(world, model)
+    _check_lists(world)
+    _check_progress(world)
+
+
+def _check_instance(world: World, instance: InstanceState) -> None:
+    devices = instance.devices.values()
+    if not instance.up or instance.recycling:
+        assert not any(device.order for device in devices), f"dead: {instance.ident} has READY copies"
+        assert not any(device.reserved for device in devices), f"dead: {instance.ident} has reservations"
+    if not instance.up:
+        assert not any(device.copies for device in devices), f"dead: {instance.ident} is down and holds copies"
+        assert not instance.recycling, f"dead: {instance.ident} is down and about to be started anew"
+    loading = sum(len(device.loading) for device in devices)
+    assert loading <= world.settings.loads_at_once, f"loads: {instance.ident} loads {loading} copies at once"
 
 
 def _check_sums(device: Device) -> None:
     copies = list(device.copies.values())
-    resident = sum(copy.charge_bytes for copy in copies if copy.state in RESIDENT)
-    loading = sum(copy.charge_bytes for copy in copies if copy.state is CopyState.LOADING)
-    leaving = sum(copy.charge_bytes for copy in copies if copy.state in (CopyState.DRAINING, CopyState.UNLOADING))
-    assert device.resident_bytes == resident, f"sums: resident {device.resident_bytes} != {resident}"
-    assert device.loading_bytes == loading, f"sums: loading {device.loading_bytes} != {loading}"
-    assert device.leaving_bytes == leaving, f"sums: leaving {device.leaving_bytes} != {leaving}"
-    assert device.peaks == sorted((copy.run_peak_bytes, copy.ident) for copy in copies), "sums: peaks"
-    assert set(device.order) == {copy.ident for copy in copies if copy.state is CopyState.READY}, "order: not the READY copies"
+    for states, listed, listed_bytes in (
+        ((CopyState.LOADING,), device.loading, device.loading_bytes),
+        (LEAVING, device.leaving, device.leaving_bytes),
+        (RESIDENT, None, device.resident_bytes),
+        ((CopyState.READY,), device.order, None),
+    ):
+        found = {copy.ident: copy for copy in copies if copy.state in states}
+        assert listed is None or dict(listed) == found, f"sums: {device.name} lists {sorted(listed)}, not {sorted(found)}"
+        total = sum(copy.charge_bytes for copy in found.values())
+        assert listed_bytes is None or listed_bytes == total, f"sums: {device.name} counts {listed_bytes}, not {total}"
+    assert device.peaks == sorted((copy.run_peak_bytes, copy.ident) for copy in copies), f"sums: run peaks of {device.name}"
 
 
-def _check_budget(world: World, device: Device, overrun_bytes: int) -> None:
+def _check_budget(device: Device, overrun_bytes: int) -> None:
     limit = device.budget_bytes + overrun_bytes
     assert device.used_bytes() <= limit, f"budget: {device.name} uses {device.used_bytes()} of {limit}"
     assert device.committed_bytes() <= limit, f"budget: {device.name} has {device.committed_bytes()} of {limit} committed"
+    if device.reserved:
+        assert device.fits(None), f"budget: {device.name} is over and has reservations for {sorted(device.reserved)}"
 
 
-def _check_copy(copy: Copy) -> None:
+def _check_copy(world: World, copy: Copy) -> None:
+    instance = world.instances[copy.instance]
+    assert instance.generation == copy.generation, f"dead: copy {copy.ident} outlived its generation"
+    assert instance.devices[copy.device.name].copies.get(copy.ident) is copy, f"sums: copy {copy.ident} is not on its device"
+    assert world.models[copy.model.name].copies.get(copy.ident) is copy, f"sums: copy {copy.ident} is not its model's"
     assert copy.leases == len(copy.live), f"leases: copy {copy.ident} counts {copy.leases}, {len(copy.live)} live"
+    assert all(lease.live and lease.copy is copy for lease in copy.live), f"leases: copy {copy.ident} has a lease that is over"
     if copy.leases:
         assert copy.state in (CopyState.READY, CopyState.DRAINING), f"leases: copy {copy.ident} is {copy.state.value} with {copy.leases}"
+    assert copy.leases <= world.settings.max_in_flight, f"bound: copy {copy.ident} has {copy.leases} leases"
     if copy.model.pinned and copy.state is CopyState.DRAINING:
         assert copy.unload_reason not in ("space", "idle"), f"pinned: {copy.model.name} drains for {copy.unload_reason}"
 
 
 def _check_model(world: World, model: ModelState) -> None:
-    held: set[tuple[str, str]] = set()
-    for copy in model.copies.values():
-        if copy.state in (CopyState.LOADING, CopyState.READY):
-            place = (copy.instance, copy.device.name)
-            assert place not in held, f"single: two copies of {model.name} on {place}"
-            held.add(place)
-    reserved = [d for i in world.instances.values() for d in i.devices.values() if model.name in d.reserved]
-    assert len(reserved) <= 1, f"single: {model.name} is reserved {len(reserved)} times"
-    assert not (reserved and model.covered()), f"single: {model.name} is reserved and has a copy"
-    assert set(model.ready) == {c for c in model.copies.values() if c.state is CopyState.READY}, f"waiters: ready list of {model.name}"
-    assert len(model.queue) <= world.settings.queue_bound, f"bound: {len(model.queue)} wait for {model.name}"
-    if model.queue or model.commands:
-        assert model.covered() or model.name in world.waiting, f"waiters: {model.name} has waiters and nothing on its way"
-    if model.queue and model.ready:
-        room = [copy for copy in model.ready if copy.leases < world.settings.max_in_flight]
-        assert not room, f"waiters: {len(model.queue)} wait for {model.name}, which has room"
+    name = model.name
+    places = [(copy.instance, copy.device.name) for copy in model.copies.values() if copy.state in COVERING]
+    assert len(places) == len(set(places)), f"single: {name} is twice on one of {places}"
+    reserved = [device for device in world.devices() if name in device.reserved]
+    assert len(reserved) <= 1, f"single: {name} is reserved {len(reserved)} times"
+    assert not (reserved and places), f"single: {name} is reserved and has a copy"
+    ready = [copy for copy in model.copies.values() if copy.state is CopyState.READY]
+    assert model.ready == ready, f"waiters: ready list of {name}"
+    assert len(model.queue) <= world.settings.queue_bound, f"bound: {len(model.queue)} wait for {name}"
+    waits = bool(model.queue or model.commands or model.kept)
+    assert (name in world.waiting) == (waits and not places), f"waiters: {name} waits: {waits}, has copies on {places}"
+    assert name not in world.waiting or world.waiting[name] is model, f"waiters: {name} is another"
+    assert not model.commands or not ready, f"waiters: commands wait for {name}, which is ready"
+    room = [copy for copy in ready if copy.leases < world.settings.max_in_flight]
+    assert not model.queue or not room, f"waiters: {len(model.queue)} wait for {name}, which has room"
     expected = sum(waiter.arrived for waiter in model.queue.values())
-    assert abs(model.queue_arrived - expected) < 1e-3 * (1 + abs(expected)), f"waiters: arrival sum of {model.name}"
+    assert abs(model.queue_arrived - expected) < 1e-3 * (1 + abs(expected)), f"waiters: arrival sum of {name}"
+    if model.removed:
+        assert model.copies, f"removed: {name} is still known"
+        assert not waits, f"removed: {name} has waiters"
+        assert not ready, f"removed: {name} has a READY copy"
+
+
+def _check_lists(world: World) -> None:
+    assert set(world.waiting) <= set(world.models), "waiters: somebody waits for a model that is no more"
+    assert set(world.hungry) <= set(world.waiting), "waiters: a model is hungry that waits for nothing"
+    on_devices = {ident for instance in world.instances.values() for device in instance.devices.values() for ident in device.copies}
+    of_models = {ident for model in world.models.values() for ident in model.copies}
+    assert on_devices == of_models == set(world.copies), "sums: the lists of copies differ"
+
+
+def _check_progress(world: World) -> None:
+    """Whatever is in motion ends, and whoever waits is looked at again then; where nothing is, nobody may wait."""
+    if not world.instances or any(not instance.up or instance.recycling for instance in world.instances.values()):
+        return
+    if any(copy.leases or copy.state is not CopyState.READY for copy in world.copies.values()):
+        return
+    for model in world.waiting.values():
+        pending = model.hungry_alarm.at < float("inf")
+        assert pending or not (model.queue or model.commands), f"progress: somebody waits for {model.name} and nothing is in motion"

@@ -67,13 +67,19 @@ def become_ready(world: World, copy: Copy, now: float) -> None:
     copy.wanted = bool(model.queue)
     copy.device.order[copy.ident] = copy
     set_keep_alive(world, copy, now)
+    _answer_commands(world, copy)
+    refresh(world, model)
+
+
+def _answer_commands(world: World, copy: Copy) -> None:
+    """Users who wait for a copy of the model have one, or learn that it is elsewhere."""
+    model: ModelState = copy.model
     for command in model.commands.values():
         if command.device in (None, copy.device.name, copy.device.kind):
             world.actions.append(CommandDone(command.command, (copy.device.name,)))
         else:
             world.actions.append(CommandDone(command.command, (), "refused", elsewhere_text(copy, command.device)))
     model.commands.clear()
-    refresh(world, model)
 
 
 def elsewhere_text(copy: Copy, wanted: str | None) -> str:
@@ -133,6 +139,7 @@ def stay(world: World, copy: Copy) -> None:
     copy.move(CopyState.READY, copy.state_since)
     copy.device.stays(copy)
     copy.unload_reason = ""
+    _answer_commands(world, copy)
     release_reservation(world, copy.model.name)
     world.backlog.append(copy.model)
     refresh(world, copy.model)

@@ -76,7 +76,8 @@ def candidates(device: Device) -> tuple[list[Copy], list[Copy], list[Copy]]:
     return idle, leased, backlogged
 
 
-def _in_order(world: World, device: Device, load_s: float, now: float, reach: Reach) -> Iterator[Copy]:
+def in_order(world: World, device: Device, load_s: float, now: float, reach: Reach = Reach.BACKLOGGED) -> Iterator[Copy]:
+    """The copies of a device that may be chosen, in the order in which they would be."""
     policy = POLICIES[world.settings.eviction]
     context = EvictionContext(now, world.demand, world.settings, load_s)
     for group in candidates(device)[: reach.value]:
@@ -105,7 +106,7 @@ def choose_victims(
     chosen: dict[int, Copy] = {}
     scratch = device.scratch_bytes()
     freed = 0
-    for copy in _in_order(world, device, load_s, now, reach):
+    for copy in in_order(world, device, load_s, now, reach):
         if copy is spared:
             continue
         chosen[copy.ident] = copy

@@ -31,8 +31,8 @@ def settle(world: World, now: float) -> None:
     """Begin what can begin."""
     _start_reserved(world, now)
     if world.stopping:
-        for model in [model for model in world.waiting.values() if model.queue or model.commands]:
-            refuse_all(world, model, *STOPPING)
+        for waits in [model for model in world.waiting.values() if model.queue or model.commands]:
+            refuse_all(world, waits, *STOPPING)
         return
     while (open_instances := _open_instances(world)) and (model := _next(world, now)) is not None:
         devices = eligible(world, model)
@@ -156,10 +156,11 @@ def _evict(world: World, copy: Copy, why: str, winner: ModelState | None, now: f
     window_s = world.settings.demand_window_min_s
     rate = world.demand.rate(copy.slot, window_s, now)
     idle_s = now - copy.idle_since
+    use = f"{copy.leases} leases out" if copy.leases else f"idle {idle_s:.1f} s"
     world.note(
         "evict",
         model.name,
-        f"{why}: {format_bytes(copy.charge_bytes)}, {f'{copy.leases} leases out' if copy.leases else f'idle {idle_s:.1f} s'}, {rate:.2f} requests/s",
+        f"{why}: {format_bytes(copy.charge_bytes)}, {use}, {rate:.2f} requests/s",
         policy=world.settings.eviction,
         device=copy.device.name,
         instance=copy.instance,

@@ -1,4 +1,4 @@
-"""The ASGI application: everything but inference on its short way."""
+"""The ASGI application: everything but inference, which `http_protocol` takes out before."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from modelpool.errors import InvalidRequest
 from modelpool.gateway import metrics, models_api, v2
 from modelpool.gateway.dataplane import DataPlane
-from modelpool.gateway.requests import json_response, marqo_error, oip_error
+from modelpool.gateway.errors import MethodNotAllowed, PathNotFound
+from modelpool.gateway.requests import marqo_error, oip_error
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """A path or method that does not exist, in the form that the path's clients read."""
+    """A path or a method that does not exist, in the form that the path's clients read."""
     assert isinstance(error, HTTPException)
+    path = request.url.path
+    known: InvalidRequest
     if error.status_code == 405:
-        message = f"{request.method} is not allowed on {request.url.path}"
+        allowed = (error.headers or {}).get("Allow", "")
+        known = MethodNotAllowed(f"{request.method} is not allowed on {path}" + (f"; use {allowed}" if allowed else ""))
     elif error.status_code == 404:
-        message = f"there is no {request.url.path}; see the documentation for the paths that are"
+        known = PathNotFound(f"there is no {path}; see the documentation for the paths that are")
     else:
-        message = str(error.detail)
-    code = {404: "path_not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-    if request.url.path.startswith("/v2"):
-        return json_response({"error": message, "code": code}, error.status_code, dict(error.headers or {}))
-    content = {"message": message, "code": code, "type": "invalid_request", "link": None}
-    return json_response(content, error.status_code, dict(error.headers or {}))
-
-
-async def _server_error(request: Request, error: Exception) -> Response:
-    return oip_error(error) if request.url.path.startswith("/v2") else marqo_error(error)
+        known = InvalidRequest(str(error.detail))
+    response = oip_error(known) if path.startswith("/v2") else marqo_error(known)
+    response.headers.update(error.headers or {})
+    return response
 
 
 class _SingleSlashes:
@@ -47,10 +46,8 @@ class _SingleSlashes:
 
 def make_app(controller: DataPlane) -> ASGIApp:
     """The application of one controller."""
-    app = Starlette(
-        routes=[*v2.routes(), *metrics.routes(), *models_api.routes()],
-        exception_handlers={HTTPException: _http_error, Exception: _server_error},
-    )
+    routes = [*v2.routes(), *metrics.routes(), *models_api.routes()]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False
     app.state.controller = controller
     return _SingleSlashes(app)

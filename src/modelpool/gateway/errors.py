@@ -8,15 +8,44 @@ from typing import Any
 
 import msgspec
 
-from modelpool.errors import ModelpoolError
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError
 
 log = logging.getLogger("modelpool.gateway")
+
+
+class UnknownEncoding(InvalidRequest):
+    """A Content-Encoding that this server cannot read."""
+
+    code = "unknown_encoding"
+
+
+class HeadTooLarge(InvalidRequest):
+    """Too many bytes of headers."""
+
+    code = "head_too_large"
+
+
+class PathNotFound(InvalidRequest):
+    """No such path."""
+
+    code = "path_not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, the method does not."""
+
+    code = "method_not_allowed"
+
 
 STATUS: dict[str, int] = {
     "bad_request": 400,
     "invalid_tensor": 400,
     "invalid_name": 400,
     "body_too_large": 413,
+    "unknown_encoding": 415,
+    "head_too_large": 431,
+    "path_not_found": 404,
+    "method_not_allowed": 405,
     "forbidden": 403,
     "not_found": 404,
     "model_not_found": 404,
@@ -60,8 +89,10 @@ def as_modelpool_error(error: BaseException) -> ModelpoolError:
     return ModelpoolError(f"internal error ({type(error).__name__}); see the server's log")
 
 
-def status_of(error: ModelpoolError) -> int:
-    """HTTP status of an error."""
+def status_of(error: ModelpoolError, *, serving: bool = False) -> int:
+    """HTTP status of an error. A malformed model is 404 to those that want to use it, as with Triton, which never takes it up."""
+    if serving and isinstance(error, MalformedModel):
+        return 404
     return STATUS.get(error.code, 500)
 
 

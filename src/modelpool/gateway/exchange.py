@@ -3,208 +3,187 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Callable
-from typing import Any
+from http import HTTPStatus
+from typing import Protocol
 
-from modelpool.errors import BodyTooLarge, InvalidRequest, ModelpoolError
+from modelpool.errors import InvalidRequest, ModelpoolError
+from modelpool.gateway.bodies import decode_body, too_large
+from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import as_modelpool_error, oip_body, retry_after, status_of
 from modelpool.ports import Call
 
-_OK_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-_OK_BINARY = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
-)
-_SMALL = 65536
-"""Answers up to this size go out in one piece with their headers; larger ones are not copied."""
-_DRAIN_LIMIT = 1 << 20
-"""A refused body is read and dropped up to this size, so that the client sees the answer; beyond it the connection is closed."""
-
-_REASONS = {400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found", 409: b"Conflict", 413: b"Content Too Large"}
-_REASONS |= {415: b"Unsupported Media Type", 500: b"Internal Server Error", 501: b"Not Implemented", 503: b"Service Unavailable"}
-_REASONS |= {504: b"Gateway Timeout", 507: b"Insufficient Storage"}
+_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+_BINARY = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n"
+_CLOSE = b"Connection: close\r\n"
+_QUEUED = b"Modelpool-Queued: 1\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class _Event:
-    """Stands for the asyncio.Event that uvicorn sets on a cycle; nobody waits for this one."""
+class Connection(Protocol):
+    """What an exchange needs of its connection."""
+
+    controller: DataPlane
+    body_limit_bytes: int
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    running: object
+
+    def exchange_ended(self, exchange: Exchange) -> None:
+        """Its answer was written."""
+
+
+class _NobodyWaits:
+    """Where uvicorn's cycle has the event that its application waits for."""
 
     def set(self) -> None:
-        pass
-
-
-_EVENT = _Event()
+        """Nothing to wake."""
 
 
 class Exchange(Call):
     """A call whose client is an HTTP connection.
 
-    `response_complete`, `body`, `more_body`, `message_event`, `disconnected` and `keep_alive` are what uvicorn's protocol looks at.
+    `response_complete`, `more_body`, `disconnected`, `keep_alive` and `message_event` are what uvicorn's protocol looks at.
+    problem: why it is refused; hang_up: without waiting for the rest of its body.
     """
 
     __slots__ = (
-        "controller",
+        "connection",
         "disconnected",
         "encoding",
-        "error",
+        "expects_continue",
+        "hang_up",
         "keep_alive",
-        "limit",
-        "message_event",
         "more_body",
-        "on_response",
+        "problem",
         "response_complete",
-        "started",
         "submitted",
-        "transport",
     )
+    message_event = _NobodyWaits()
 
-    def __init__(
-        self,
-        controller: Any,
-        model: str,
-        version: int,
-        json_bytes: int,
-        transport: asyncio.Transport,
-        keep_alive: bool,
-        on_response: Callable[[], None],
-        limit: int,
-        encoding: bytes,
-    ) -> None:
-        super().__init__(model, version, b"", json_bytes)
-        self.controller = controller
-        self.transport = transport
-        self.keep_alive = keep_alive
-        self.on_response = on_response
-        self.limit = limit
-        self.encoding = encoding
-        self.error: ModelpoolError | None = None
+    def __init__(self, connection: Connection, model: str = "", version: int = 0) -> None:
+        super().__init__(model, version, b"", -1)
+        self.connection = connection
+        self.keep_alive = True
+        self.encoding = b""
+        self.expects_continue = False
+        self.problem: ModelpoolError | None = None
+        self.hang_up = False
+        self.more_body = True
+        self.submitted = False
         self.response_complete = False
         self.disconnected = False
-        self.more_body = True
-        self.message_event = _EVENT
-        self.started = False
-        self.submitted = False
 
-    # --- the body comes in ------------------------------------------------------------------------------------------------------
+    @property
+    def waits(self) -> bool:
+        """It was submitted and has no model to run on yet."""
+        return self.submitted and self.lease is None and not self.response_complete
+
+    # --- the request comes in ---------------------------------------------------------------------------------------------------
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
-        if self.error is not None:
-            self.limit -= len(data)
-            if self.limit < 0 and not self.transport.is_closing():
-                self.transport.close()
-            return
         if not self.body:
             self.body = data  # the usual case: all of it in one piece
-        else:
+        elif self.problem is None:
             if isinstance(self.body, bytes):
                 self.body = bytearray(self.body)
             self.body += data
-        if len(self.body) > self.limit:
-            self.refuse(BodyTooLarge(f"the body exceeds the limit of {self.limit} bytes (setting body_limit)"))
+        if len(self.body) > self.connection.body_limit_bytes:
+            self.refuse(too_large(self.connection.body_limit_bytes), hang_up=True)
 
-    def refuse(self, error: ModelpoolError) -> None:
-        """The request is wrong already; the answer goes out when its turn comes, what is left of the body is dropped."""
-        if self.error is None:
-            self.error = error
+    def refuse(self, problem: ModelpoolError, *, hang_up: bool = False) -> None:
+        """The request is wrong already: that is its answer when its turn comes.
+
+        hang_up: at once, and the connection closes; else after the rest of the body, which is dropped.
+        """
+        if self.response_complete or self.hang_up:
+            return
+        self.problem = self.problem or problem
+        if hang_up:
+            self.hang_up = True
+            self.keep_alive = False
             self.body = b""
-            self.limit = _DRAIN_LIMIT
-            self.keep_alive = self.keep_alive and not isinstance(error, BodyTooLarge)
+        if self.connection.running is self:
+            self.begin()
 
     def complete(self) -> None:
         """The whole body is there."""
         self.more_body = False
-        if self.started:
-            self._submit()
+        if self.connection.running is self:
+            self.begin()
 
-    def start(self) -> None:
-        """Its turn on this connection has come."""
-        self.started = True
-        if not self.more_body:
+    def begin(self) -> None:
+        """Go on as far as possible, now that its turn has come."""
+        if self.response_complete or self.submitted:
+            return
+        if self.problem is not None and (self.hang_up or not self.more_body):
+            self.fail(self.problem)
+        elif not self.more_body:
             self._submit()
-        elif self.error is not None:
-            self.fail(self.error)  # the client may wait for an answer before it sends the body
+        elif self.expects_continue and self.problem is None:
+            self.expects_continue = False
+            self.connection.transport.write(_CONTINUE)
 
     def _submit(self) -> None:
-        if self.submitted or self.response_complete:
-            return
         self.submitted = True
+        if self.encoding:
+            decoding = self.connection.loop.run_in_executor(None, decode_body, self.body, self.encoding, self.connection.body_limit_bytes)
+            decoding.add_done_callback(self._decoded)
+        else:
+            self._hand_over()
+
+    def _decoded(self, decoding: asyncio.Future[bytes]) -> None:
+        error = decoding.exception()
+        if self.response_complete:
+            return
+        if isinstance(error, Exception):
+            self.fail(error)
+        else:
+            self.encoding = b""
+            self.body = decoding.result()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         try:
-            if self.error is not None:
-                raise self.error
-            if self.encoding:
-                self.body = decompress(bytes(self.body), self.encoding, self.limit)
-            self.controller.submit(self)
+            if self.json_bytes > len(self.body):
+                raise InvalidRequest(
+                    f"Inference-Header-Content-Length says {self.json_bytes} bytes of JSON, yet the body has {len(self.body)} bytes in all"
+                )
+            self.connection.controller.submit(self)
         except Exception as error:
-            if not self.response_complete:
-                self.fail(error)
+            self.fail(error)
 
     def gone(self) -> None:
         """The connection is lost."""
-        self.disconnected = True
-        if self.submitted and not self.response_complete:
-            self.response_complete = True
-            self.controller.cancel(self)
+        if self.response_complete:
+            return
+        self.response_complete = self.disconnected = True
+        if self.submitted and not self.encoding:
+            self.connection.controller.cancel(self)
 
     # --- the answer goes out ----------------------------------------------------------------------------------------------------
     def answer(self, json_bytes: int, body: bytes | bytearray | memoryview) -> None:
-        """Write the answer; its memory is only lent for this call, and the transport copies what it cannot send at once."""
-        size = len(body)
-        head = _OK_JSON % size if json_bytes < 0 else _OK_BINARY % (json_bytes, size)
-        if not self.keep_alive or self.queued:
-            head = self._more_headers(head)
-        self._write(head, body)
-
-    def _more_headers(self, head: bytes) -> bytes:
-        extra = b"" if self.keep_alive else b"Connection: close\r\n"
-        if self.queued:
-            extra += b"Modelpool-Queued: 1\r\n"
-        return head[:-2] + extra + b"\r\n"
+        """Write the answer, in one piece with its headers: the transport may keep it for longer than `body` is lent."""
+        self._write(_JSON % len(body) if json_bytes < 0 else _BINARY % (json_bytes, len(body)), body)
 
     def fail(self, error: Exception) -> None:
         """Write the error."""
         known = as_modelpool_error(error)
         body = oip_body(known)
-        status = status_of(known)
-        if isinstance(known, InvalidRequest) and self.encoding and known.message.startswith("Content-Encoding"):
-            status = 415
-        head = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % (status, _REASONS.get(status, b"Error"), len(body))
-        if (seconds := retry_after(known)) is not None:
-            head += b"Retry-After: %d\r\n" % seconds
-        if not self.keep_alive:
-            head += b"Connection: close\r\n"
-        self._write(head + b"\r\n", body)
+        status = HTTPStatus(status_of(known, serving=True))
+        head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % (status, status.phrase.encode(), len(body))
+        seconds = retry_after(known)
+        self._write(head if seconds is None else head + b"Retry-After: %d\r\n" % seconds, body)
 
     def _write(self, head: bytes, body: bytes | bytearray | memoryview) -> None:
         if self.response_complete:
             return
         self.response_complete = True
-        transport = self.transport
+        transport = self.connection.transport
         if transport.is_closing():
             return
-        if len(body) <= _SMALL:
-            transport.write(b"".join((head, body)))
-        else:
-            transport.write(head)
-            transport.write(bytes(body))  # the transport may keep it beyond this call
-        if not self.keep_alive and not self.more_body:
-            transport.close()
-        self.on_response()
-
-
-def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """A gzip or deflate body, bounded; raises BodyTooLarge or InvalidRequest."""
-    windows = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}.get(encoding)
-    if windows is None:
-        name = encoding.decode("latin-1")
-        raise InvalidRequest(f"Content-Encoding '{name}' is not known; send gzip, deflate or none")
-    for window in windows:
-        try:
-            decoder = zlib.decompressobj(window)
-            data = decoder.decompress(body, limit + 1)
-        except zlib.error:
-            continue
-        if len(data) > limit:
-            raise BodyTooLarge(f"the decompressed body exceeds the limit of {limit} bytes (setting body_limit)")
-        if not decoder.eof:
-            raise InvalidRequest(f"the {encoding.decode()} body is cut short")
-        return data
-    raise InvalidRequest(f"the body is not what its header Content-Encoding says ({encoding.decode()})")
+        if self.queued:
+            head += _QUEUED
+        if not self.keep_alive:
+            head += _CLOSE
+        transport.write(b"".join((head, b"\r\n", body)))
+        self.connection.exchange_ended(self)

@@ -1,146 +1,300 @@
 """uvicorn's HTTP protocol, with inference requests taken out before any ASGI cycle: no task, no future, no scope for them.
 
-Order on a connection is uvicorn's own: an exchange stands where it has a request cycle, so pipelined requests of both kinds are answered one
-by one, in the order they came.
+Requests of a connection are answered one by one in the order they came, of whichever kind they are. `running` is the one whose turn it is
+(an Exchange, or a cycle of uvicorn's), `cycle` the one that is being received, `pipeline` holds those that were received ahead.
 """
 
 from __future__ import annotations
 
-import re
-import urllib.parse
-from typing import Any
+import asyncio
+from collections import deque
+from typing import Any, cast
 
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from modelpool.errors import BodyTooLarge, InvalidRequest
+from modelpool.errors import InvalidRequest, ModelpoolError
+from modelpool.gateway.bodies import check_encoding, too_large
+from modelpool.gateway.dataplane import DataPlane
+from modelpool.gateway.errors import HeadTooLarge
 from modelpool.gateway.exchange import Exchange
+from modelpool.gateway.paths import ModelPath, infer_path
 
-_INFER = re.compile(rb"/+v2/models/(.+?)(?:/versions/([^/]+))?/infer(?:\?.*)?")
-_PLAIN = re.compile(rb"[A-Za-z0-9_.~+/-]+")
+HEAD_LIMIT_BYTES = 65536
+"""Largest head of a request, beyond what came in one packet."""
+AHEAD_LIMIT = 16
+"""Requests that are received ahead of their turn; then the connection is not read until one was answered."""
+LINGER_S = 2.0
+"""After a refusal what the client still sends is dropped for so long, so that it comes to read the answer."""
+
+_READ = frozenset({b"inference-header-content-length", b"content-length", b"content-encoding", b"connection"})
+"""Headers that matter to an inference."""
 
 
 class InferenceProtocol(HttpToolsProtocol):
-    """One connection. `controller` is set on the subclass that `bind` makes."""
+    """One connection; `bind` gives the class its controller."""
 
-    controller: Any = None
-    body_limit_bytes: int = 0
-    running: Exchange | None = None
+    controller: DataPlane
+    body_limit_bytes: int
+    cycle: Any
+    pipeline: deque[Any]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.running: Any = None
+        self.heard_s = self.loop.time()
+        self._in_head = False
+        self._head_bytes = 0
+        self._upgrades = False
+        self._deaf = False
+        self._eof = False
+        self._lost: asyncio.Future[None] | None = None
+
+    # --- bytes come in ----------------------------------------------------------------------------------------------------------
+    def data_received(self, data: bytes) -> None:
+        """Parse; what comes after a request that ends the connection is dropped."""
+        self.heard_s = self.loop.time()
+        if self._deaf:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse_all(InvalidRequest(f"the request is not valid HTTP/1.1: {error}"))
+        if self._in_head:
+            if self._head_bytes > HEAD_LIMIT_BYTES:
+                self._refuse_all(HeadTooLarge(f"the head of the request exceeds {HEAD_LIMIT_BYTES} bytes; send shorter headers"))
+            self._head_bytes += len(data)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more, which one that is gone does too. What runs is still answered; what waits for a model is given up."""
+        self._eof = self._deaf = True
+        cycle, running = self.cycle, self.running
+        if isinstance(cycle, Exchange) and cycle.more_body:
+            cycle.refuse(InvalidRequest(f"the body ends early, after {len(cycle.body)} bytes"), hang_up=True)
+            running = self.running
+        if running is None or self.transport.is_closing():
+            return False
+        return not running.waits if isinstance(running, Exchange) else not running.more_body
+
+    def _refuse_all(self, problem: ModelpoolError) -> None:
+        """What comes in cannot be read any further: say so when all before it is answered, and hang up."""
+        self._deaf = True
+        self._in_head = False
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.more_body:
+            cycle = self._take(Exchange(self))
+        if isinstance(cycle, Exchange):
+            cycle.refuse(problem, hang_up=True)
+        else:
+            self.transport.close()  # in the middle of a body that the application reads
+
+    # --- the parser's callbacks -------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
+        """Unlike uvicorn's, this makes no scope."""
         self.url = b""
-        self.expect_100_continue = False
         self.headers = []
-
-    def _make_scope(self) -> None:
-        self.scope = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": "1.1",
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,  # type: ignore[typeddict-item]
-            "root_path": self.root_path,
-            "headers": self.headers,
-            "state": self.app_state.copy(),
-        }  # type: ignore[typeddict-item]
+        self.expect_100_continue = False
+        self._in_head = True
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        if self.parser.get_method() == b"POST" and (match := _INFER.fullmatch(self.url)) is not None:
-            self._take(match)
+        """Tell inferences from all else."""
+        self._in_head = False
+        if self._deaf:
             return
-        self._make_scope()
+        if self.parser.should_upgrade():
+            self._upgrades = True
+            return
+        path = infer_path(self.url) if self.parser.get_method() == b"POST" else None
+        if path is not None:
+            self._take(self._exchange(path))
+            return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()  # makes the scope
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
         super().on_headers_complete()
 
-    def _take(self, match: re.Match[bytes]) -> None:
-        exchange = self._exchange(match)
-        earlier = self.cycle
-        self.cycle = exchange  # type: ignore[assignment]
-        if earlier is None or earlier.response_complete:
-            self._start_exchange(exchange)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
-
-    def _exchange(self, match: re.Match[bytes]) -> Exchange:
-        json_bytes, length, encoding = -1, 0, b""
-        problem: InvalidRequest | None = None
-        for name, value in self.headers:
-            if name == b"inference-header-content-length":
-                if value.isdigit() and len(value) < 16:
-                    json_bytes = int(value)
-                else:
-                    problem = InvalidRequest("Inference-Header-Content-Length must be the number of bytes of the JSON part")
-            elif name == b"content-length" and value.isdigit():
-                length = int(value)
-            elif name == b"content-encoding" and value.lower() != b"identity":
-                encoding = value.lower()
-        name, version = match[1], 0
-        model = name.decode() if _PLAIN.fullmatch(name) else urllib.parse.unquote(name.decode("latin-1"), errors="replace")
-        if match[2] is not None:
-            if match[2].isdigit() and len(match[2]) < 10:
-                version = int(match[2])
-            else:
-                problem = InvalidRequest(f"version '{match[2].decode('latin-1')}' is not a number")
-        exchange = Exchange(
-            self.controller,
-            model,
-            version,
-            json_bytes,
-            self.transport,
-            self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive(),
-            self.on_response_complete,
-            self.body_limit_bytes,
-            encoding,
-        )
-        if length > self.body_limit_bytes:
-            problem = BodyTooLarge(f"the body of {length} bytes exceeds the limit of {self.body_limit_bytes} bytes (setting body_limit)")
-        if problem is not None:
-            exchange.refuse(problem)
-        elif self.expect_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return exchange
-
     def on_body(self, body: bytes) -> None:
-        if isinstance(self.cycle, Exchange):
-            self.cycle.feed(body)
-        else:
+        """A piece of the body."""
+        if self._deaf:
+            return
+        cycle = self.cycle
+        if not isinstance(cycle, Exchange):
             super().on_body(body)
+        elif not cycle.response_complete:
+            cycle.feed(body)
+            if cycle is not self.running and len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
+        """The request is there."""
+        if self._upgrades or self._deaf:
+            return
         cycle = self.cycle
         if isinstance(cycle, Exchange):
             cycle.complete()
-            if cycle.response_complete and not cycle.keep_alive and not self.transport.is_closing():
-                self.transport.close()
         else:
             super().on_message_complete()
+        if not cycle.keep_alive:
+            self._deaf = True
+
+    def _exchange(self, path: ModelPath) -> Exchange:
+        exchange = Exchange(self)
+        exchange.keep_alive = self.parser.should_keep_alive()
+        exchange.expects_continue = self.expect_100_continue
+        for name, value in self.headers:
+            if name not in _READ:
+                continue
+            if name == b"content-length":
+                if int(value) > self.body_limit_bytes:
+                    exchange.refuse(too_large(self.body_limit_bytes), hang_up=True)
+            elif name == b"connection":
+                exchange.keep_alive = exchange.keep_alive and self.parser.get_http_version() != "1.0"
+            else:
+                _read_header(exchange, name, value)
+        try:
+            exchange.model = path.model
+            exchange.version = path.version
+        except InvalidRequest as error:
+            exchange.refuse(error)
+        if exchange.expects_continue and exchange.problem is not None:
+            exchange.refuse(exchange.problem, hang_up=True)  # the client waits for this word before it sends the body
+        return exchange
+
+    # --- whose turn it is -------------------------------------------------------------------------------------------------------
+    def _take(self, exchange: Exchange) -> Exchange:
+        self.cycle = exchange
+        if self.running is None and not self.pipeline and not self.flow.write_paused:
+            self.running = exchange
+            if exchange.problem is not None or exchange.expects_continue:
+                exchange.begin()
+        else:
+            self.pipeline.appendleft((exchange, None))
+            if len(self.pipeline) >= AHEAD_LIMIT:
+                self.flow.pause_reading()
+        if exchange.hang_up:
+            self._deaf = True
+        return exchange
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if isinstance(cycle, Exchange):
-            self._start_exchange(cycle)
-        else:
-            super()._start_asgi_task(cycle, app)
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
 
-    def _start_exchange(self, exchange: Exchange) -> None:
-        self.running = exchange
-        exchange.start()
+    def exchange_ended(self, exchange: Exchange) -> None:
+        """An exchange was answered."""
+        if not exchange.keep_alive:
+            if exchange.hang_up and not self._eof:
+                self._linger()
+            else:
+                self.transport.close()
+        self.on_response_complete()
+
+    def on_response_complete(self) -> None:
+        """The one whose turn it was is answered; the next one starts in a turn of the loop of its own, so that calls do not nest."""
+        self.server_state.total_requests += 1
+        self.running = None
+        if self.transport.is_closing():
+            return
+        if self.pipeline:
+            self.loop.call_soon(self._start_next)
+        elif self._eof:
+            self.transport.close()
+        else:
+            self.flow.resume_reading()
+
+    def _start_next(self) -> None:
+        if self.running is not None or not self.pipeline or self.flow.write_paused or self.transport.is_closing():
+            return
+        cycle, app = self.pipeline.pop()
+        self.flow.resume_reading()
+        if isinstance(cycle, Exchange):
+            self.running = cycle
+            cycle.begin()
+        else:
+            self._start_asgi_task(cycle, app)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._start_next()
+
+    # --- upgrades are declined --------------------------------------------------------------------------------------------------
+    def _without_upgrade(self, rest: bytes) -> None:
+        """Serve a request that offers an upgrade (Java's client offers h2c) as plain HTTP/1.1. The parser drops its body: read it anew."""
+        self._upgrades = False
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse_all(InvalidRequest("CONNECT is for proxies, which this server is not"))
+            return
+        version = self.parser.get_http_version().encode()
+        kept = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection", b"http2-settings")]
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version), *(b"%b: %b" % header for header in kept), b"", rest]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"\r\n".join(lines))
+
+    # --- the end ----------------------------------------------------------------------------------------------------------------
+    def _linger(self) -> None:
+        """Close our side, and the connection when the client closes its own or LINGER_S is over: a reset could lose it our answer."""
+        self._deaf = True
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """Close when what was accepted is answered."""
+        if self.running is None and not self.pipeline:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+            self._deaf = self._deaf or not self.cycle.more_body
+
+    def shut(self) -> asyncio.Future[None]:
+        """`shutdown`; the result comes when the connection is closed."""
+        if self._lost is None:
+            self._lost = self.loop.create_future()
+        self.shutdown()
+        return self._lost
+
+    def close_if_idle(self, since_s: float) -> None:
+        """Close where nothing was heard since then, and nothing of ours is due."""
+        running = self.running
+        if self.heard_s < since_s and (running is None or running.more_body):
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone, or we closed."""
         self.pipeline.clear()
-        if self.running is not None:
-            self.running.gone()
+        running, self.running = self.running, None
+        if isinstance(running, Exchange):
+            running.gone()
+        elif running is not None:
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """Bytes that are not HTTP."""
-        body = b'{"error":"the request is not valid HTTP","code":"bad_request"}'
-        self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
-        )
-        self.transport.close()
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
 
 
-def bind(controller: Any, body_limit_bytes: int) -> type[InferenceProtocol]:
+def _read_header(exchange: Exchange, name: bytes, value: bytes) -> None:
+    if name == b"inference-header-content-length":
+        if value.isdigit() and len(value) < 16:
+            exchange.json_bytes = int(value)
+        else:
+            exchange.refuse(InvalidRequest("Inference-Header-Content-Length must be the number of bytes of the body's JSON part"))
+    elif value.lower() != b"identity":
+        exchange.encoding = value.lower()
+        try:
+            check_encoding(exchange.encoding)
+        except ModelpoolError as error:
+            exchange.refuse(error)
+
+
+def bind(controller: DataPlane, body_limit_bytes: int) -> type[InferenceProtocol]:
     """The protocol class for one controller."""
-    return type("BoundInferenceProtocol", (InferenceProtocol,), {"controller": controller, "body_limit_bytes": body_limit_bytes})
+    members = {"controller": controller, "body_limit_bytes": body_limit_bytes}
+    return cast(type[InferenceProtocol], type("BoundInferenceProtocol", (InferenceProtocol,), members))

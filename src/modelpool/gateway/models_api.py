@@ -5,6 +5,8 @@ An entry of `GET /models` carries both spellings (`model_name`, `modelName`). Na
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
@@ -14,28 +16,25 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from modelpool.controller.views import CopyView, ModelView
-from modelpool.errors import InvalidRequest, NotCached, Unsupported
+from modelpool.errors import InvalidRequest, NotCached, UnknownModel, Unsupported
+from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.devices import cuda_devices
-from modelpool.gateway.requests import controller_of, json_response, marqo, read_json, text_of
+from modelpool.gateway.requests import (
+    controller_of,
+    flag_of,
+    json_response,
+    marqo,
+    queried_model,
+    query_text,
+    raw_query,
+    read_json,
+    text_of,
+)
 
 MARQO_VERSION = "2.24.0"
 """The version that the marqo client is told: new enough that it does not warn."""
 _GB = 1e9
 _MOST_DECISIONS = 10_000
-
-
-def _query(request: Request, name: str) -> str:
-    value = request.query_params.get(name)
-    if not value:
-        raise InvalidRequest(f"query parameter '{name}' is missing, as in ?{name}=...")
-    return value
-
-
-def _flag(request: Request, name: str) -> bool:
-    value = request.query_params.get(name, "false").lower()
-    if value not in ("true", "false", "1", "0"):
-        raise InvalidRequest(f"query parameter '{name}' must be true or false")
-    return value in ("true", "1")
 
 
 @marqo
@@ -68,9 +67,9 @@ def _entry(model: ModelView, copy: CopyView, *, detailed: bool) -> dict[str, Any
 async def list_models(request: Request) -> Response:
     """The models that are resident, one entry for each device (`all=true`: the whole catalogue)."""
     models = controller_of(request).models()
-    if _flag(request, "all"):
+    if flag_of(request, "all"):
         return json_response({"models": models})
-    detailed = _flag(request, "detailed")
+    detailed = flag_of(request, "detailed")
     resident = [(model, copy) for model in models for copy in model.copies if copy.state in ("READY", "DRAINING")]
     return json_response({"models": [_entry(model, copy, detailed=detailed) for model, copy in resident]})
 
@@ -81,8 +80,9 @@ async def post_model(request: Request) -> Response:
     found = await read_json(request)
     if unknown := sorted(set(found) - {"model_name", "model_device", "model_properties"}):
         raise InvalidRequest(f"unknown field '{unknown[0]}'; known are model_name, model_device, model_properties")
-    name = text_of(found, "model_name", required=True)
-    assert name is not None
+    name = text_of(found, "model_name")
+    if name is None:
+        raise InvalidRequest('field \'model_name\' is missing; send for example {"model_name": "my-model"}')
     device = text_of(found, "model_device")
     properties = found.get("model_properties")
     controller = controller_of(request)
@@ -99,10 +99,10 @@ async def post_model(request: Request) -> Response:
 @marqo
 async def delete_model(request: Request) -> Response:
     """Eject a model from a device or from all; `forget=true` takes it out of the catalogue too."""
-    name = _query(request, "model_name")
-    device = request.query_params.get("model_device") or None
+    name = queried_model(request)
+    device = query_text(request, "model_device") or None
     controller = controller_of(request)
-    forget = _flag(request, "forget")
+    forget = flag_of(request, "forget")
     if forget:
         controller.entry(name)
     devices: tuple[str, ...] = ()
@@ -110,12 +110,18 @@ async def delete_model(request: Request) -> Response:
         devices = await controller.eject(name, device)
     except NotCached:
         if not forget:
+            _raise_if_forgotten(controller, name)
             raise
     message = f"successfully ejected model `{name}` from device `{', '.join(devices)}`" if devices else f"model `{name}` was not resident"
     if forget:
         await controller.forget(name)
         message += "; it is out of the catalogue until it is posted again"
     return json_response({"result": "success", "message": message})
+
+
+def _raise_if_forgotten(controller: DataPlane, name: str) -> None:
+    with contextlib.suppress(UnknownModel):
+        controller.entry(name)
 
 
 @marqo
@@ -139,7 +145,7 @@ async def cpu(request: Request) -> Response:
 @marqo
 async def cuda(request: Request) -> Response:
     """The GPUs; 400 where there is none."""
-    found = cuda_devices()
+    found = await asyncio.to_thread(cuda_devices)
     if not found:
         content = {
             "message": "CUDA is not available on this instance",
@@ -161,7 +167,7 @@ async def list_devices(request: Request) -> Response:
 async def view_model(request: Request) -> Response:
     """All that is known of one model."""
     controller = controller_of(request)
-    name = _query(request, "model_name")
+    name = queried_model(request)
     controller.entry(name)
     return json_response(next(view for view in controller.models() if view.name == name))
 
@@ -169,13 +175,13 @@ async def view_model(request: Request) -> Response:
 @marqo
 async def explain_model(request: Request) -> Response:
     """Why a model is where it is."""
-    return json_response(controller_of(request).explain(_query(request, "model_name")))
+    return json_response(controller_of(request).explain(queried_model(request)))
 
 
 @marqo
 async def pin_model(request: Request) -> Response:
     """Pin a model: it is loaded and not evicted."""
-    name = _query(request, "model_name")
+    name = queried_model(request)
     controller_of(request).pin(name)
     return json_response({"result": "success", "message": f"pinned model `{name}`"})
 
@@ -183,7 +189,7 @@ async def pin_model(request: Request) -> Response:
 @marqo
 async def unpin_model(request: Request) -> Response:
     """Unpin a model."""
-    name = _query(request, "model_name")
+    name = queried_model(request)
     controller_of(request).unpin(name)
     return json_response({"result": "success", "message": f"unpinned model `{name}`"})
 
@@ -191,10 +197,11 @@ async def unpin_model(request: Request) -> Response:
 @marqo
 async def list_decisions(request: Request) -> Response:
     """The latest decisions, oldest first."""
-    text = request.query_params.get("limit", "100")
+    text = query_text(request, "limit") or "100"
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST_DECISIONS):
         raise InvalidRequest(f"query parameter 'limit' must be a number from 1 to {_MOST_DECISIONS}")
-    return json_response({"decisions": controller_of(request).decisions(int(text), request.query_params.get("model_name"))})
+    name = queried_model(request) if raw_query(request, "model_name") else None
+    return json_response({"decisions": controller_of(request).decisions(int(text), name)})
 
 
 @marqo

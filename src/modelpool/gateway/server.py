@@ -1,20 +1,32 @@
-"""The HTTP server: uvicorn's machinery around our protocol class, without its own signal handlers and logs."""
+"""The HTTP server: a listening socket and our protocol class; of uvicorn only what belongs to a connection, no signals, no logs."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import Any
 
-from uvicorn import Config, Server
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from modelpool.errors import SetupError
 from modelpool.gateway.app import make_app
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.http_protocol import InferenceProtocol, bind
 
-_KEEP_ALIVE_S = 75
-_BACKLOG = 2048
+IDLE_CONNECTION_S = 75.0
+"""A connection on which nothing is due is closed when nothing was heard of its client for so long."""
+SWEEP_S = 5.0
+"""Time between two looks for idle connections."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+_HINTS = {
+    errno.EADDRINUSE: "another program uses that port; stop it, or give another port with --http-port (0: any free one)",
+    errno.EADDRNOTAVAIL: "this machine does not have that address; give one of its own with --host, like 127.0.0.1",
+    errno.EACCES: "ports below 1024 need special rights; give a higher one with --http-port",
+}
 
 
 class HttpServer:
@@ -24,8 +36,9 @@ class HttpServer:
         self.host = host
         self.port = port
         self._controller = controller
-        self._server: asyncio.Server | None = None
-        self._uvicorn: Server | None = None
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
 
     @property
     def url(self) -> str:
@@ -35,55 +48,57 @@ class HttpServer:
 
     async def start(self) -> int:
         """Listen; returns the port. Raises SetupError where the address cannot be had."""
-        protocol = bind(self._controller, self._controller.settings.body_limit_bytes)
-        config = Config(
-            make_app(self._controller),
-            http=protocol,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            ws="none",
-        )
-        config.load()
-        uvicorn = self._uvicorn = Server(config)
         loop = asyncio.get_running_loop()
+        protocol = bind(self._controller, self._controller.settings.body_limit_bytes)
+        app = make_app(self._controller)
+        config = Config(app, http=protocol, lifespan="off", ws="none", proxy_headers=False, log_config=None, access_log=False)
+        config.load()
 
         def connection() -> InferenceProtocol:
-            return protocol(config=config, server_state=uvicorn.server_state, app_state={}, _loop=loop)
+            return protocol(config=config, server_state=self._state, app_state={}, _loop=loop)
 
         try:
-            self._server = await loop.create_server(connection, self.host, self.port, backlog=_BACKLOG, start_serving=True)
-        except (OSError, OverflowError) as error:
-            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise SetupError(
-                f"cannot listen on {self.host} port {self.port}: {what}; stop what uses it, or give another with --http-port or --host"
-            ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
-        for sock in self._server.sockets:
-            if sock.family in (socket.AF_INET, socket.AF_INET6):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._listener = await loop.create_server(connection, self.host, self.port, backlog=BACKLOG)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise SetupError(f"cannot listen on {self.host!r} port {self.port}: {_hint(error)}") from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweep(loop)
         return self.port
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        since_s = loop.time() - IDLE_CONNECTION_S
+        for connection in self.connections():
+            connection.close_if_idle(since_s)
+        self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
 
     def connections(self) -> set[Any]:
         """Connections that are open."""
-        return set(self._uvicorn.server_state.connections) if self._uvicorn is not None else set()
+        return set(self._state.connections)
 
     async def stop(self, limit_s: float = 5.0) -> None:
-        """Take no more connections, let exchanges in progress end within the limit, close the rest."""
-        if self._server is None or self._uvicorn is None:
+        """Take no more connections, close those on which nothing is due, let what is in progress end within the limit, cut the rest."""
+        if self._listener is None:
             return
-        self._server.close()
-        for connection in self.connections():
-            connection.shutdown()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + limit_s
-        while (self.connections() or self._uvicorn.server_state.tasks) and loop.time() < until:
-            await asyncio.sleep(0.01)
+        self._listener.close()
+        self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        due: set[asyncio.Future[None]] = {connection.shut() for connection in self.connections()} | self._state.tasks
+        if due:
+            await asyncio.wait(due, timeout=limit_s)
         for connection in self.connections():
             connection.transport.abort()
-        for task in list(self._uvicorn.server_state.tasks):
+        tasks = set(self._state.tasks)
+        for task in tasks:
             task.cancel()
-        self._server = None
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _hint(error: Exception) -> str:
+    """What is wrong with an address, and what to do."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "no machine of that name is known; give an address with --host, like 127.0.0.1"
+    if isinstance(error, OverflowError):
+        return "ports go from 0 to 65535; give another with --http-port"
+    hint = _HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
+    return hint or f"{error}; give another address with --host and --http-port"

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from typing import Any
+from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from modelpool.errors import InvalidRequest, LoadFailed, ModelpoolError, NotCached, NotFound, UnknownModel, Unsupported
-from modelpool.gateway.requests import controller_of, json_response, oip, oip_error, read_body, read_json, version_of
-from modelpool.ports import Call
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, NotCached, NotFound, UnknownModel, Unsupported
+from modelpool.gateway.errors import status_of
+from modelpool.gateway.paths import ModelPath, model_path
+from modelpool.gateway.requests import Handler, controller_of, json_response, oip, oip_error, read_json
 from modelpool.protocol.messages import TensorMeta
 from modelpool.repository.entry import Entry
 
-EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "model_configuration", "statistics", "schedule_policy"]
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "statistics",
+)
 """Those of Triton's extensions that this version has."""
 
 
+# --- the server ------------------------------------------------------------------------------------------------------------------
 @oip
 async def server_metadata(request: Request) -> Response:
     """Name, version, extensions."""
-    controller = controller_of(request)
-    return json_response({"name": "modelpool", "version": controller.version, "extensions": EXTENSIONS})
+    return json_response({"name": "modelpool", "version": controller_of(request).version, "extensions": EXTENSIONS})
 
 
 @oip
@@ -38,21 +48,26 @@ async def ready(request: Request) -> Response:
     return Response(status_code=200 if controller_of(request).ready() else 400)
 
 
+@oip
+async def all_statistics(request: Request) -> Response:
+    """Statistics of all models that were used."""
+    return json_response({"model_stats": controller_of(request).statistics()})
+
+
+# --- a model ---------------------------------------------------------------------------------------------------------------------
+def _entry(request: Request, path: ModelPath) -> Entry:
+    controller = controller_of(request)
+    controller.check_model(path.model, path.version)
+    return controller.entry(path.model)
+
+
 def _tensors(metas: tuple[TensorMeta, ...] | None) -> list[dict[str, Any]]:
     return [{"name": one.name, "datatype": one.datatype, "shape": one.shape} for one in metas or ()]
 
 
-def _served(request: Request) -> Entry:
-    controller = controller_of(request)
-    name: str = request.path_params["model"]
-    controller.check_model(name, version_of(request))
-    return controller.entry(name)
-
-
-@oip
-async def model_metadata(request: Request) -> Response:
+def model_metadata(request: Request, path: ModelPath) -> Response:
     """Versions, inputs and outputs; loads nothing."""
-    entry = _served(request)
+    entry = _entry(request, path)
     return json_response(
         {
             "name": entry.name,
@@ -64,39 +79,69 @@ async def model_metadata(request: Request) -> Response:
     )
 
 
-@oip
-async def model_config(request: Request) -> Response:
+def model_config(request: Request, path: ModelPath) -> Response:
     """The configuration; loads nothing."""
-    return json_response(_served(request).config)
+    return json_response(_entry(request, path).config)
 
 
-@oip
-async def model_ready(request: Request) -> Response:
-    """200 where a request would be served, resident or loadable; else 400, as Triton does."""
-    name: str = request.path_params["model"]
+def model_ready(request: Request, path: ModelPath) -> Response:
+    """200 where a request would be served, resident or loadable; else 400, as with Triton."""
     controller = controller_of(request)
-    if controller.model_ready(name, version_of(request)):
-        return Response(status_code=200)
     try:
-        controller.check_model(name, version_of(request))
+        controller.check_model(path.model, path.version)
     except ModelpoolError as error:
         return oip_error(error, 400)
-    return json_response({"error": f"model '{name}' cannot be served now; see: modelpool explain {name}"}, 400)
+    if controller.model_ready(path.model, path.version):
+        return Response(status_code=200)
+    message = f"model '{path.model}' cannot be served now; `modelpool explain {path.model}` says why"
+    return json_response({"error": message, "code": "model_not_ready"}, 400)
 
 
-@oip
-async def model_stats(request: Request) -> Response:
-    """Statistics of one model or of all; loads nothing. An unknown model is 400, as with Triton."""
+def model_statistics(request: Request, path: ModelPath) -> Response:
+    """Statistics; loads nothing. An unknown model is 400, as with Triton."""
     try:
-        rows = controller_of(request).statistics(request.path_params.get("model"), version_of(request))
+        rows = controller_of(request).statistics(path.model, path.version)
     except NotFound as error:
         return oip_error(error, 400)
     return json_response({"model_stats": rows})
 
 
+def comes_later(request: Request, path: ModelPath) -> Response:
+    """Parts of the protocol that this version does not have."""
+    raise Unsupported(f"{path.action} comes with a later version of modelpool; use infer")
+
+
+_ACTIONS = {
+    "": (model_metadata, ("GET",)),
+    "config": (model_config, ("GET",)),
+    "ready": (model_ready, ("GET",)),
+    "stats": (model_statistics, ("GET",)),
+    "generate": (comes_later, ("POST",)),
+    "generate_stream": (comes_later, ("POST",)),
+    "trace/setting": (comes_later, ("GET", "POST")),
+}
+
+
+@oip
+async def model(request: Request) -> Response:
+    """Everything below /v2/models but inference, which never comes here by POST."""
+    raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+    path = model_path(raw)
+    if path is None:
+        raise HTTPException(404)
+    answer, methods = _ACTIONS.get(path.action, (comes_later, ("POST",)))
+    if request.method not in methods and (request.method != "HEAD" or "GET" not in methods):
+        raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+    try:
+        return answer(request, path)
+    except MalformedModel as error:
+        return oip_error(error, status_of(error, serving=True))
+
+
+# --- the repository --------------------------------------------------------------------------------------------------------------
 @oip
 async def index(request: Request) -> Response:
-    """The repository index."""
+    """The repository index; a malformed model has no version."""
     wanted = (await read_json(request)).get("ready", False)
     if not isinstance(wanted, bool):
         raise InvalidRequest("field 'ready' must be true or false")
@@ -109,11 +154,12 @@ async def index(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Load a model now. A model that is missing is 500, as with Triton; one that cannot be loaded 400."""
     name: str = request.path_params["model"]
-    _parameters(await read_json(request), ())
+    await _parameters(request, ())
     try:
         await controller_of(request).load(name)
-    except UnknownModel:
-        return oip_error(LoadFailed(f"failed to load '{name}', failed to poll from model repository: there is no such model"), 500)
+    except UnknownModel as error:
+        problem = UnknownModel(f"failed to load '{name}', failed to poll from model repository: {error.message}")
+        return oip_error(problem, 500)
     return Response(status_code=200)
 
 
@@ -121,98 +167,49 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     """Eject a model: a request loads it again. One that is unknown or not resident is no error, as with Triton."""
     name: str = request.path_params["model"]
-    given = _parameters(await read_json(request), ("unload_dependents",))
+    given = await _parameters(request, ("unload_dependents",))
     if not isinstance(given.get("unload_dependents", False), bool):
         raise InvalidRequest("parameter 'unload_dependents' must be true or false")
-    try:
+    with contextlib.suppress(NotCached, UnknownModel):
         await controller_of(request).eject(name)
-    except NotCached:
-        pass
     return Response(status_code=200)
 
 
-def _parameters(found: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    given = found.get("parameters", {})
+async def _parameters(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
+    given = (await read_json(request)).get("parameters", {})
     if not isinstance(given, dict):
         raise InvalidRequest("field 'parameters' must be an object")
     for name in given:
         if name == "config" or name.startswith("file:"):
-            raise Unsupported(f"parameter '{name}': configurations and files sent with a load are not in this version; put them into the repository")
+            raise Unsupported(f"parameter '{name}': configurations and files sent with a load are for a later version; use the repository")
         if name not in known:
             raise InvalidRequest(f"unknown parameter '{name}'; known here: {', '.join(known) or 'none'}")
     return given
 
 
-class _AwaitedCall(Call):
-    """An inference whose answer is awaited, for requests that came in through ASGI."""
-
-    __slots__ = ("done",)
-
-    def __init__(self, model: str, version: int, body: bytes, json_bytes: int) -> None:
-        super().__init__(model, version, body, json_bytes)
-        self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-
-    def answer(self, json_bytes: int, body: bytes | bytearray | memoryview) -> None:
-        if not self.done.done():
-            self.done.set_result((json_bytes, bytes(body)))
-
-    def fail(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-
-@oip
-async def infer(request: Request) -> Response:
-    """Inference through ASGI (a test client, or a server in front of the application); the HTTP server takes the short way."""
-    text = request.headers.get("inference-header-content-length")
-    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InvalidRequest("Inference-Header-Content-Length must be the number of bytes of the JSON part")
-    controller = controller_of(request)
-    body = await read_body(request)
-    call = _AwaitedCall(request.path_params["model"], version_of(request), body, -1 if text is None else int(text))
-    controller.submit(call)
-    try:
-        json_bytes, answer = await call.done
-    except asyncio.CancelledError:
-        controller.cancel(call)
-        raise
-    if json_bytes < 0:
-        return Response(answer, media_type="application/json")
-    return Response(answer, headers={"Inference-Header-Content-Length": str(json_bytes)}, media_type="application/octet-stream")
-
-
 @oip
 async def not_yet(request: Request) -> Response:
-    """Parts of Triton's protocol that come later."""
-    raise Unsupported(f"{request.url.path.rsplit('/', 1)[-1]} comes with a later version of modelpool")
-
-
-def _model_routes(prefix: str) -> list[BaseRoute]:
-    return [
-        Route(f"{prefix}/infer", infer, methods=["POST"]),
-        Route(f"{prefix}/ready", model_ready, methods=["GET"]),
-        Route(f"{prefix}/config", model_config, methods=["GET"]),
-        Route(f"{prefix}/stats", model_stats, methods=["GET"]),
-        Route(f"{prefix}/generate", not_yet, methods=["POST"]),
-        Route(f"{prefix}/generate_stream", not_yet, methods=["POST"]),
-        Route(f"{prefix}/trace/setting", not_yet, methods=["GET", "POST"]),
-        Route(prefix, model_metadata, methods=["GET"]),
-    ]
+    """Parts of Triton's protocol that this version does not have."""
+    raise Unsupported(f"{request.url.path} comes with a later version of modelpool")
 
 
 def routes() -> list[BaseRoute]:
     """All routes below /v2."""
+
+    def route(path: str, handler: Handler, *methods: str) -> Route:
+        return Route(path, handler, methods=methods)
+
     return [
-        Route("/v2", server_metadata, methods=["GET"]),
-        Route("/v2/health/live", live, methods=["GET"]),
-        Route("/v2/health/ready", ready, methods=["GET"]),
-        Route("/v2/models/stats", model_stats, methods=["GET"]),
-        Route("/v2/repository/index", index, methods=["POST"]),
-        Route("/v2/repository/models/{model:path}/load", load, methods=["POST"]),
-        Route("/v2/repository/models/{model:path}/unload", unload, methods=["POST"]),
-        Route("/v2/logging", not_yet, methods=["GET", "POST"]),
-        Route("/v2/trace/setting", not_yet, methods=["GET", "POST"]),
-        Route("/v2/{kind}sharedmemory/{rest:path}", not_yet, methods=["GET", "POST"]),
-        *_model_routes("/v2/models/{model:path}/versions/{version}"),
-        *_model_routes("/v2/models/{model:path}"),
+        route("/v2", server_metadata, "GET"),
+        route("/v2/health/live", live, "GET"),
+        route("/v2/health/ready", ready, "GET"),
+        route("/v2/models/stats", all_statistics, "GET"),
+        route("/v2/models/{rest:path}", model, "GET", "POST", "PUT", "PATCH", "DELETE"),
+        route("/v2/repository/index", index, "POST"),
+        route("/v2/repository/models/{model:path}/load", load, "POST"),
+        route("/v2/repository/models/{model:path}/unload", unload, "POST"),
+        route("/v2/logging", not_yet, "GET", "POST"),
+        route("/v2/trace/setting", not_yet, "GET", "POST"),
+        route("/v2/systemsharedmemory/{rest:path}", not_yet, "GET", "POST"),
+        route("/v2/cudasharedmemory/{rest:path}", not_yet, "GET", "POST"),
     ]

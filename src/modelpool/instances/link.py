@@ -16,7 +16,7 @@ from modelpool.protocol.stream import FrameConnection
 _INFER_HEAD = struct.Struct("<IBBHIQiI")
 """HEADER and INFER_PREFIX in one."""
 _INFER_PREFIX_BYTES = INFER_PREFIX.size
-_ANSWER, _INFER = int(Kind.ANSWER), int(Kind.INFER)
+_ANSWER, _INFER, _INFER_ALONE = int(Kind.ANSWER), int(Kind.INFER), int(Kind.INFER_ALONE)
 
 
 class LinkLost(Exception):
@@ -60,7 +60,8 @@ class Link(FrameConnection):
             return  # its process is dying: the call is reported with all others
         body = call.body
         out = self._out
-        out.append(_INFER_HEAD.pack(_INFER_PREFIX_BYTES + len(body), _INFER, 0, 0, copy, callid, call.json_bytes, call.version))
+        kind = _INFER_ALONE if call.alone else _INFER
+        out.append(_INFER_HEAD.pack(_INFER_PREFIX_BYTES + len(body), kind, 0, 0, copy, callid, call.json_bytes, call.version))
         out.append(body)
         call.begun = True
         if not self._flush_due:

@@ -53,8 +53,8 @@ DATATYPES = _table(
 )
 """By the protocol's name."""
 
-BY_CONFIG_NAME = {one.config_name: one for one in DATATYPES.values()}
-BY_ONNX_NAME = {one.onnx_name: one for one in DATATYPES.values()}
+BY_TRITON = {one.config_name: one for one in DATATYPES.values()}
+BY_ONNX = {one.onnx_name: one for one in DATATYPES.values()}
 _BY_KIND = {(one.dtype.kind, one.dtype.itemsize): one.name for one in DATATYPES.values() if one.name not in ("BF16", "BYTES")}
 
 

@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import struct
+import types
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from modelpool.errors import InvalidRequest, InvalidTensor
 from modelpool.protocol.datatypes import DATATYPES, DataType
-from modelpool.protocol.tensors import Tensor
+from modelpool.protocol.tensors import Tensor, object_array
 
 MAX_RANK = 32
 _COPY_BYTES = 64 * 1024
@@ -37,7 +38,7 @@ _FLOAT_BOUNDS = {
 
 
 def _json_type(kind: DataType) -> Any:
-    """What one element may be in JSON."""
+    """What one element may be in JSON, as msgspec's types."""
     if kind.name == "BYTES":
         return str
     if kind.name == "BOOL":
@@ -50,15 +51,15 @@ def _json_type(kind: DataType) -> Any:
     limits = np.iinfo(kind.dtype)
     if limits.max < 2**63:
         return Annotated[int, msgspec.Meta(ge=int(limits.min), le=int(limits.max))]
-    return int  # msgspec's bounds end there; NumPy refuses what is larger
+    return int  # msgspec has no bounds beyond that; NumPy refuses what does not fit
 
 
 @functools.cache
 def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
-    kind = _json_type(DATATYPES[datatype])
+    nested = _json_type(DATATYPES[datatype])
     for _ in range(depth):
-        kind = list[kind]
-    return msgspec.json.Decoder(kind)
+        nested = types.GenericAlias(list, (nested,))
+    return msgspec.json.Decoder(nested)
 
 
 def known(where: str, datatype: str) -> DataType:
@@ -133,7 +134,7 @@ def _numbers(kind: DataType, values: list[Any]) -> NDArray[Any]:
 def _flat_texts(values: list[Any], depth: int) -> NDArray[Any]:
     for _ in range(depth - 1):
         values = list(itertools.chain.from_iterable(values))
-    return np.fromiter((text.encode() for text in values), dtype=object, count=len(values))
+    return object_array([text.encode() for text in values])
 
 
 def _told(error: Exception) -> str:
@@ -192,7 +193,7 @@ def _from_lengths(where: str, shape: Sequence[int], count: int, body: memoryview
     total = len(body)
     if count * _LENGTH.size > total:
         raise InvalidTensor(
-            f"{where} has {total} bytes of data, too few for {count} BYTES elements (shape {list(shape)}); each has a length of 4 bytes first"
+            f"{where} has {total} bytes of data, too few for the {count} BYTES elements of shape {list(shape)}; each begins with its length"
         )
     items: list[bytes] = []
     at = 0
@@ -200,11 +201,11 @@ def _from_lengths(where: str, shape: Sequence[int], count: int, body: memoryview
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(body, at)[0] if start <= total else total + 1
         if at > total:
-            raise InvalidTensor(f"{where} ends in the middle of BYTES element {index}; each is its length (4 bytes, little endian) and its bytes")
+            raise InvalidTensor(f"{where} ends in the middle of BYTES element {index}; each is 4 bytes of length, then its bytes")
         items.append(bytes(body[start:at]))
     if at != total:
         raise InvalidTensor(f"{where} has {total - at} bytes after its {count} BYTES elements; its shape is {list(shape)}")
-    return np.fromiter(items, dtype=object, count=count)
+    return object_array(items)
 
 
 def to_binary(tensor: Tensor) -> bytes | memoryview:
@@ -215,7 +216,7 @@ def to_binary(tensor: Tensor) -> bytes | memoryview:
         return b"".join(part for item in array.ravel().tolist() for part in (pack(len(item)), item))
     if array.nbytes <= _COPY_BYTES:
         return array.tobytes()
-    return memoryview(np.ascontiguousarray(array)).cast("B")
+    return np.ascontiguousarray(array).data.cast("B")
 
 
 # --- BF16 ------------------------------------------------------------------------------------------------------------------------

@@ -23,9 +23,6 @@ ANSWER_PREFIX = struct.Struct("<iIIHH")
 """json_bytes (i32; -1: the whole body is JSON), queue_us, compute_us (u32), batch (u16: requests run together),
 executions (u16: 1 for the first request of a run, 0 for those that shared it)."""
 
-FLAG_ALONE = 0x01
-"""On INFER: run this request by itself; it was running when a process died."""
-
 WIRE_VERSION = 1
 
 
@@ -44,6 +41,7 @@ class Kind(IntEnum):
     PROBE = 10  # server -> worker: empty; asks for OBSERVED
     OBSERVED = 11  # worker -> server: Observed; answers PROBE (call != 0) or comes by itself (call == 0)
     STOP = 12  # server -> worker: empty; end after what was accepted
+    INFER_ALONE = 14  # as INFER, but run by itself: it was running when a process died
     CANCEL = 13  # server -> worker: empty; call says which INFER need not be answered any more
 
 

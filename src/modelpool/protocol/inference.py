@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from modelpool.errors import InvalidRequest, InvalidTensor, Unsupported
 from modelpool.protocol import elements
 from modelpool.protocol.datatypes import datatype_of
-from modelpool.protocol.tensors import InferenceRequest, Tensor
+from modelpool.protocol.tensors import InferenceRequest, Tensor, object_array
 from modelpool.units import parse_duration
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -108,14 +108,14 @@ _answer_decoder = msgspec.json.Decoder(_AnswerJson)
 _peek_decoder = msgspec.json.Decoder(_PeekedJson)
 
 
-class AnswerForm(NamedTuple):
-    """How the client wants its outputs. binary: as binary data rather than JSON; named: the outputs for which it said so itself."""
+class Wanted(NamedTuple):
+    """How a client wants its outputs. binary: as binary data rather than JSON; named: the outputs for which it said so itself."""
 
     binary: bool = False
     named: Mapping[str, bool] = {}
 
 
-_ALL_JSON = AnswerForm()
+_ALL_JSON = Wanted()
 
 
 class EncodedBody(NamedTuple):
@@ -127,11 +127,11 @@ class EncodedBody(NamedTuple):
 
     def joined(self) -> bytes:
         """The body in one piece."""
-        return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], bytes) else b"".join(self.parts)
+        return b"".join(self.parts)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------------------
-def decode_request(body: Body, json_bytes: int, version: int) -> tuple[InferenceRequest, AnswerForm]:
+def decode_request(body: Body, json_bytes: int, version: int) -> tuple[InferenceRequest, Wanted]:
     """The request in a body, and how its outputs are wanted. Binary tensors are views of `body` where their bytes are aligned.
 
     Raises InvalidRequest (InvalidTensor where a tensor is at fault), or Unsupported for what this version does not do.
@@ -144,9 +144,9 @@ def decode_request(body: Body, json_bytes: int, version: int) -> tuple[Inference
     parameters = message.parameters
     if message.outputs:
         wanted = tuple([output.name for output in message.outputs])
-        form = AnswerForm(False, _named_forms(message.outputs))
+        form = Wanted(False, _named_forms(message.outputs))
     if "binary_data_output" in parameters:
-        form = AnswerForm(parameters["binary_data_output"] is True, form.named)
+        form = Wanted(parameters["binary_data_output"] is True, form.named)
     ident = message.id
     return InferenceRequest(version, inputs, wanted, parameters, ident if type(ident) is str else str(ident)), form
 
@@ -155,7 +155,7 @@ def _head(body: Body, json_bytes: int) -> Body:
     if json_bytes < 0:
         return body
     if json_bytes > len(body):
-        raise InvalidRequest(f"the JSON is said to have {json_bytes} bytes, but the body has {len(body)}; correct Inference-Header-Content-Length")
+        raise InvalidRequest(f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes in all; correct it")
     if json_bytes == 0:
         raise Unsupported("requests without JSON (Inference-Header-Content-Length: 0) are not supported; name the inputs in JSON")
     return memoryview(body)[:json_bytes]
@@ -280,7 +280,7 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
         return Tensor(datatype, array.view(np.uint16))
     if datatype == "BYTES":
         items = [_as_bytes(name, item) for item in array.ravel().tolist()]
-        return Tensor(datatype, np.fromiter(items, dtype=object, count=len(items)).reshape(array.shape))
+        return Tensor(datatype, object_array(items).reshape(array.shape))
     return Tensor(datatype, array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
@@ -293,11 +293,11 @@ def _as_bytes(name: str, item: object) -> bytes:
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------------------
-def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], form: AnswerForm = _ALL_JSON) -> EncodedBody:
-    """An answer in the form that its client asked for. Raises InvalidRequest where JSON cannot carry an output."""
+def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], wanted: Wanted = _ALL_JSON) -> EncodedBody:
+    """An answer in the form that its client wants. Raises InvalidRequest where JSON cannot carry an output."""
     heads: list[_JsonTensor | _BinaryTensor] = []
     parts: list[bytes | memoryview] = [b""]
-    default, named = form
+    default, named = wanted
     for name, tensor in outputs.items():
         datatype, array = tensor
         if named.get(name, default):
@@ -333,7 +333,7 @@ class InferenceAnswer(NamedTuple):
 
 
 def decode_response(body: Body, json_bytes: int) -> InferenceAnswer:
-    """The answer in a body; binary tensors are views of it where aligned. Raises InvalidRequest where it is none."""
+    """The answer in a body; binary tensors are views of it where aligned. Raises InvalidRequest where it is no answer."""
     message = _decoded(_answer_decoder, _head(body, json_bytes), "an inference answer")
     return InferenceAnswer(message.model_name, message.model_version, message.id, _tensors(message.outputs, "output", body, json_bytes))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -28,3 +30,8 @@ class InferenceRequest:
     wanted: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     ident: str = ""
+
+
+def object_array(items: Sequence[Any]) -> NDArray[Any]:
+    """A flat object array of these items; NumPy would look into them otherwise."""
+    return np.fromiter(items, dtype=object, count=len(items))

@@ -1,49 +1,56 @@
-"""Putting requests together into one run, and taking its outputs apart again."""
+"""Requests put together into one run along the batch dimension, and its outputs taken apart again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from modelpool.protocol.tensors import InferenceRequest
+
+class Admitted(NamedTuple):
+    """A checked request.
+
+    place: its index among those it came with; inputs: in the model's order, the same names for all; rows: of its batch (1 where the
+    model has no batch dimension); names: outputs wanted, in the model's order.
+    """
+
+    place: int
+    inputs: dict[str, NDArray[Any]]
+    rows: int
+    names: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Batch:
-    """Requests (by their index) that may share a run: same inputs, same trailing shapes, same outputs wanted."""
-
-    wanted: tuple[str, ...]
-    indices: list[int] = field(default_factory=list)
-
-
-def shaped_alike(requests: Sequence[InferenceRequest], indices: Sequence[int]) -> list[Batch]:
-    """Group requests; the order within a group is theirs."""
-    groups: dict[Any, Batch] = {}
-    for index in indices:
-        request = requests[index]
-        key = (request.wanted, tuple(sorted((name, tensor.array.shape[1:]) for name, tensor in request.inputs.items())))
-        groups.setdefault(key, Batch(request.wanted)).indices.append(index)
-    return list(groups.values())
+def together(admitted: Iterable[Admitted], most_rows: int) -> list[list[Admitted]]:
+    """Groups whose trailing shapes are the same, of at most `most_rows` rows unless one request alone has more; order is kept within."""
+    groups: list[list[Admitted]] = []
+    open_groups: dict[tuple[tuple[int, ...], ...], tuple[list[Admitted], int]] = {}
+    for one in admitted:
+        key = tuple([array.shape[1:] for array in one.inputs.values()])
+        group, rows = open_groups.get(key, ([], most_rows))
+        if rows + one.rows > most_rows:
+            group, rows = [], 0
+            groups.append(group)
+        group.append(one)
+        open_groups[key] = group, rows + one.rows
+    return groups
 
 
-def join(requests: Sequence[InferenceRequest]) -> dict[str, NDArray[Any]]:
-    """The inputs of all, concatenated along the batch dimension."""
-    return {name: np.concatenate([request.inputs[name].array for request in requests]) for name in requests[0].inputs}
+def join(group: Sequence[Admitted]) -> dict[str, NDArray[Any]]:
+    """Their inputs, one after the other."""
+    return {name: np.concatenate([one.inputs[name] for one in group]) for name in group[0].inputs}
 
 
-def split(outputs: Sequence[NDArray[Any]], rows: Sequence[int]) -> list[list[NDArray[Any]]]:
-    """Outputs of each request; raises ValueError where an output has not one row for each row that went in."""
-    total = sum(rows)
-    for array in outputs:
+def split(group: Sequence[Admitted], outputs: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
+    """The rows of each request, as views of the outputs that it wants; raises ValueError where rows went in that did not come out."""
+    total = sum(one.rows for one in group)
+    for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != total:
-            raise ValueError(f"an output has shape {array.shape} for {total} rows of input")
-    parts: list[list[NDArray[Any]]] = []
-    start = 0
-    for count in rows:
-        parts.append([array[start : start + count] for array in outputs])
-        start += count
+            raise ValueError(f"output {name!r} has shape {list(array.shape)} for a batch of {total}")
+    parts = []
+    at = 0
+    for one in group:
+        parts.append({name: outputs[name][at : at + one.rows] for name in one.names})
+        at += one.rows
     return parts

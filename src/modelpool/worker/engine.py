@@ -58,7 +58,7 @@ class Engine:
         self._ran_since_trim = False
 
     # --- requests ----------------------------------------------------------------------------------------------------------------
-    def infer(self, link: FrameConnection, copy: int, call: int, payload: memoryview) -> None:
+    def infer(self, link: FrameConnection, copy: int, call: int, payload: memoryview, alone: bool = False) -> None:
         """Queue a request; runs start when all that is readable was read."""
         hosted = self.copies.get(copy)
         try:
@@ -69,6 +69,7 @@ class Engine:
             json_bytes, version = INFER_PREFIX.unpack_from(payload)
             body = payload[_PREFIX_BYTES:] if len(payload) > LARGE_BYTES else bytes(payload[_PREFIX_BYTES:])
             item = decode_item(hosted, link, call, json_bytes, version, body, time.monotonic())
+            item.alone = alone
         except ModelpoolError as error:
             link.write(error_frame(copy, call, error))
             return

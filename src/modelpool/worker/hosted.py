@@ -104,7 +104,7 @@ class Hosted:
             item = queue[0]
             if item.deadline is not None and now > item.deadline:
                 late.append(item)
-            elif items and (item.version != items[0].version or rows + item.rows > most):
+            elif items and (item.alone or items[0].alone or item.version != items[0].version or rows + item.rows > most):
                 break
             else:
                 items.append(item)

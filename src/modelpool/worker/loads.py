@@ -9,7 +9,7 @@ from typing import NamedTuple
 from modelpool.errors import LoadFailed, ModelpoolError
 from modelpool.protocol.messages import LoadSpec
 from modelpool.runtimes.base import LoadedModel, open_runtime
-from modelpool.worker.memory import PeakSampler, private_bytes, settled_bytes, trim
+from modelpool.worker.memory import PeakSampler, private_bytes, settled_bytes, tight_allocation, trim
 from modelpool.worker.runs import describe
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def load(spec: LoadSpec, whole_process: bool) -> LoadResult | ModelpoolError:
     before = private_bytes()
     started = time.monotonic()
     try:
-        with PeakSampler() as sampler:
+        with tight_allocation(), PeakSampler() as sampler:
             model = open_runtime(spec.runtime).load(spec)
     except ModelpoolError as error:
         failed: ModelpoolError = error

@@ -10,7 +10,7 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from modelpool.protocol.record import anonymous_bytes, status_bytes
@@ -39,6 +39,29 @@ def trim() -> None:
     """Give the heap's free pages back to the system. Call it off the event loop: it may take milliseconds."""
     if _malloc_trim is not None:
         _malloc_trim(0)
+
+
+_M_MMAP_THRESHOLD = -3
+_TIGHT_BYTES = 128 << 10
+_LOOSE_BYTES = 32 << 20
+
+
+@contextlib.contextmanager
+def tight_allocation() -> Iterator[None]:
+    """Give each larger block back the moment it is freed, while a load runs.
+
+    glibc keeps freed blocks of up to 32 MiB for later; a load frees its file's copy of the weights block by block, and kept blocks nearly
+    double its peak. Runs want the opposite: their blocks come again and again.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_MMAP_THRESHOLD, _TIGHT_BYTES)
+    try:
+        yield
+    finally:
+        mallopt(_M_MMAP_THRESHOLD, _LOOSE_BYTES)
 
 
 def settled_bytes() -> int:

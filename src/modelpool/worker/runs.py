@@ -9,10 +9,10 @@ from typing import NamedTuple
 from modelpool.errors import ModelError, ModelpoolError
 from modelpool.protocol import messages
 from modelpool.protocol.frames import ANSWER_PREFIX, HEADER, Kind, frame
+from modelpool.protocol.inference import Wanted, encode_response
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, Bytes
 from modelpool.runtimes.base import InferenceRequest, LoadedModel, Outcome
-from modelpool.worker.codec import encode_outcome
 from modelpool.worker.memory import RunProbe
 
 _MOST_US = 2**32 - 1
@@ -20,13 +20,18 @@ _ANSWER_PREFIX_BYTES = ANSWER_PREFIX.size
 
 
 class Item:
-    """A request that waits in a copy's queue. link: the connection that it came by; times are monotonic seconds."""
+    """A request that waits in a copy's queue.
 
-    __slots__ = ("arrived", "call", "deadline", "link", "request", "rows", "size_bytes", "version")
+    link: the connection that it came by; wanted: the form of its outputs; alone: it shares no run; times are monotonic seconds.
+    """
+
+    __slots__ = ("alone", "arrived", "call", "deadline", "link", "request", "rows", "size_bytes", "version", "wanted")
 
     def __init__(
-        self, call: int, request: InferenceRequest, version: int, rows: int, size_bytes: int, arrived: float, link: object
+        self, call: int, request: InferenceRequest, wanted: Wanted, version: int, rows: int, size_bytes: int, arrived: float, link: object
     ) -> None:
+        self.alone = False
+        self.wanted = wanted
         self.call = call
         self.request = request
         self.version = version
@@ -92,7 +97,7 @@ def _frames(
             frames.append([error_frame(copy, item.call, outcome)])
             continue
         try:
-            json_bytes, parts, size = encode_outcome(spec.model, item, outcome)
+            json_bytes, parts, size = encode_response(spec.model, item.version, item.request.ident, outcome, item.wanted)
         except Exception as error:
             frames.append([error_frame(copy, item.call, ModelError(f"the model's answer cannot be sent: {describe(error)}"))])
             continue

@@ -60,8 +60,8 @@ class ServerLink(FrameConnection):
         self._worker.connected(self)
 
     def frame_received(self, kind: int, copy: int, call: int, payload: memoryview) -> None:
-        if kind == Kind.INFER:
-            self._engine.infer(self, copy, call, payload)
+        if kind == Kind.INFER or kind == Kind.INFER_ALONE:
+            self._engine.infer(self, copy, call, payload, kind == Kind.INFER_ALONE)
             return
         try:
             self._control(kind, copy, call, payload)

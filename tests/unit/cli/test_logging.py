@@ -25,6 +25,10 @@ def test_text_is_one_line_with_the_fields() -> None:
     )
 
 
+def test_an_empty_field_is_left_out() -> None:
+    assert TextFormatter().format(record("told to stop", kind="stop", model="")).endswith('info kind=stop "told to stop"')
+
+
 def test_json_is_one_object() -> None:
     made = record("loading m", kind="load", model="m", figures={"size_bytes": 12})
     assert json.loads(JsonFormatter().format(made)) == {

@@ -65,6 +65,14 @@ def test_what_the_request_says(server: FakeServer, client: Client) -> None:
     assert 0 < head["parameters"]["timeout"] <= 2_000_000
 
 
+@pytest.mark.parametrize(
+    ("name", "path"), [("..", "/v2/models/%2E%2E/infer"), (".", "/v2/models/%2E/infer"), ("../x", "/v2/models/..%2Fx/infer")]
+)
+def test_no_name_leads_elsewhere(server: FakeServer, client: Client, name: str, path: str) -> None:
+    client.infer(name, {"x": [1.0]})
+    assert server.asked[0].path == path
+
+
 def test_a_model_that_is_loading_is_waited_for(server: FakeServer) -> None:
     server.script = [Answer({"error": "its queue is full", "code": "queue_full"}, 429, {"Retry-After": "1"})]
     slept: list[float] = []

@@ -97,11 +97,11 @@ def request(wanted: tuple[str, ...] = (), parameters: dict[str, Any] | None = No
     return InferenceRequest(1, tensors, wanted, parameters or {}, ident)
 
 
+_DATATYPES = {"object": "BYTES", "float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "bool": "BOOL"}
+
+
 def _datatype(array: Any) -> str:
-    kind = np.asarray(array).dtype
-    return (
-        "BYTES" if kind == object else {"float32": "FP32", "float16": "FP16", "int64": "INT64", "int32": "INT32", "bool": "BOOL"}[kind.name]
-    )
+    return _DATATYPES[np.asarray(array).dtype.name]
 
 
 def answer(outcome: Outcome) -> dict[str, Any]:

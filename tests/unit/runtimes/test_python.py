@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ F32 = np.float32
 ECHO = """
 class TritonPythonModel:
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())]) for r in requests]
+        arrays = [pb_utils.get_input_tensor_by_name(r, "IN").as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in arrays]
 """
 
 
@@ -50,7 +52,8 @@ def test_only_wanted_outputs_are_returned(tmp_path: Path) -> None:
 COUNTING = """
 class TritonPythonModel:
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full_like(r.inputs()[0].as_numpy(), len(requests)))]) for r in requests]
+        arrays = [np.full_like(r.inputs()[0].as_numpy(), len(requests)) for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in arrays]
 """
 
 
@@ -100,11 +103,7 @@ def test_inputs_are_checked(tmp_path: Path, inputs: dict[str, Any], message: str
     with loaded(tmp_path, ADD_SUB, add_sub_config(max_batch_size=8)) as model:
         outcome = run(model, **inputs)
     assert isinstance(outcome, InvalidTensor)
-    pytest.raises(InvalidTensor, _raise, outcome).match(message)
-
-
-def _raise(error: Exception) -> None:
-    raise error
+    assert re.search(message, outcome.message)
 
 
 def test_an_optional_input_may_be_left_out(tmp_path: Path) -> None:
@@ -127,8 +126,8 @@ def test_reshape_of_inputs_and_outputs(tmp_path: Path) -> None:
 
 def test_strings(tmp_path: Path) -> None:
     code = replying(
-        '[pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([x.decode().upper() for x in r.inputs()[0].as_numpy()], dtype=object))])'
-        " for r in requests]"
+        '[pb_utils.InferenceResponse([pb_utils.Tensor("OUT", '
+        "np.array([x.decode().upper() for x in r.inputs()[0].as_numpy()], dtype=object))]) for r in requests]"
     )
     with loaded(tmp_path, code, in_out_config("TYPE_STRING")) as model:
         assert model.outputs[0].datatype == "BYTES"
@@ -224,7 +223,7 @@ def test_faults_of_the_model_become_its_errors(tmp_path: Path, reply: str, messa
         for _ in range(2):  # and it goes on serving
             outcome = run(model, IN=np.zeros(1, F32))
             assert isinstance(outcome, ModelError)
-            pytest.raises(ModelError, _raise, outcome).match(message)
+            assert re.search(message, outcome.message)
 
 
 def test_an_element_that_is_no_text_is_an_error(tmp_path: Path) -> None:

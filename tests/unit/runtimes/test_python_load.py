@@ -12,7 +12,7 @@ import pytest
 
 from modelpool.errors import LoadFailed
 from modelpool.runtimes.python import PythonRuntime
-from tests.unit.runtimes.python_models import ADD_SUB, add_sub_config, answer, in_out_config, loaded, port, request, run, spec, write
+from tests.unit.runtimes.python_models import ADD_SUB, add_sub_config, answer, loaded, port, request, run, spec, write
 
 F32 = np.float32
 SAYING = """
@@ -116,11 +116,15 @@ def test_another_file_name(tmp_path: Path) -> None:
         ("class TritonPythonModel:\n    pass", ["is no class with a method execute"]),
         ("raise SystemExit(4)", ["it called sys.exit(4)"]),
         (
-            "class TritonPythonModel:\n    def initialize(self, args):\n        raise OSError('no weights')\n    def execute(self, requests): ...",
+            "class TritonPythonModel:\n"
+            "    def initialize(self, args):\n        raise OSError('no weights')\n"
+            "    def execute(self, requests): ...",
             ["initialize of model 'm' version 1 raised OSError: no weights", "raise OSError('no weights')", "line 7, in initialize"],
         ),
         (
-            "import sys\nclass TritonPythonModel:\n    def initialize(self, args):\n        sys.exit()\n    def execute(self, requests): ...",
+            "import sys\nclass TritonPythonModel:\n"
+            "    def initialize(self, args):\n        sys.exit()\n"
+            "    def execute(self, requests): ...",
             ["initialize of model 'm'", "SystemExit"],
         ),
     ],
