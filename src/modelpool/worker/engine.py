@@ -47,7 +47,8 @@ class Engine:
         self._runners = ThreadPoolExecutor(RUN_THREADS, thread_name_prefix="run")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._probe = RunProbe()
-        self._probing = False
+        self._runs = 0
+        self._probed = 0
         self._jobs = 0
         self._threaded = 0
         self._due: list[Hosted] = []
@@ -145,8 +146,9 @@ class Engine:
             self._finish(hosted, items, run(copy, hosted.spec, hosted.model, items, self._table, None), True)
             return
         probe = None
-        if not self._probing and self._jobs == 0 and hosted.wants_measure(size_bytes):
-            self._probing = True
+        self._runs += 1
+        if self._threaded == 0 and self._jobs == 0 and hosted.wants_measure(size_bytes):
+            self._probed = self._runs
             probe = self._probe
         hosted.running += 1
         self._threaded += 1
@@ -160,9 +162,8 @@ class Engine:
         hosted.running -= 1
         self._threaded -= 1
         if ran.added_bytes >= 0:
-            self._probing = False
-            # A load beside the run would be counted as the run's.
-            if self._jobs == 0 and hosted.measured(sum([item.size_bytes for item in items]), ran.added_bytes):
+            # A load or another run beside it would be counted as the run's.
+            if self._jobs == 0 and self._runs == self._probed and hosted.measured(sum([item.size_bytes for item in items]), ran.added_bytes):
                 self.observe(0, {hosted.spec.copy: hosted.run_peak_bytes})
         self._finish(hosted, items, ran, False)
         self._touch(hosted)
