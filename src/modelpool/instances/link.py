@@ -11,11 +11,12 @@ from modelpool.errors import ModelpoolError, from_code
 from modelpool.ports import Call, CallSink
 from modelpool.protocol import messages
 from modelpool.protocol.frames import INFER_PREFIX, Kind
-from modelpool.protocol.stream import FrameConnection
+from modelpool.protocol.stream import LARGE_BYTES, FrameConnection
 
 _INFER_HEAD = struct.Struct("<IBBHIQiI")
 """HEADER and INFER_PREFIX in one."""
 _INFER_PREFIX_BYTES = INFER_PREFIX.size
+_FLUSH_PARTS = 16
 _ANSWER, _INFER, _INFER_ALONE = int(Kind.ANSWER), int(Kind.INFER), int(Kind.INFER_ALONE)
 
 
@@ -64,7 +65,11 @@ class Link(FrameConnection):
         out.append(_INFER_HEAD.pack(_INFER_PREFIX_BYTES + len(body), kind, 0, 0, copy, callid, call.json_bytes, call.version))
         out.append(body)
         call.begun = True
-        if not self._flush_due:
+        if len(body) > LARGE_BYTES:
+            self._large_out = True
+        if len(out) >= _FLUSH_PARTS:
+            self.flush()  # so that the worker begins while we still read
+        elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import struct
 import types
 from collections.abc import Sequence
@@ -37,6 +38,10 @@ _FLOAT_BOUNDS = {
 }
 
 
+Float32 = Annotated[float, msgspec.Meta(gt=-_FLOAT_BOUNDS["FP32"], lt=_FLOAT_BOUNDS["FP32"])]
+"""A finite number of FP32 in JSON."""
+
+
 def _json_type(kind: DataType) -> Any:
     """What one element may be in JSON, as msgspec's types."""
     if kind.name == "BYTES":
@@ -60,6 +65,9 @@ def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     for _ in range(depth):
         nested = types.GenericAlias(list, (nested,))
     return msgspec.json.Decoder(nested)
+
+
+_FLAT = {name: (_decoder(name, 1), kind.dtype) for name, kind in DATATYPES.items() if name not in ("BYTES", "BF16")}
 
 
 def known(where: str, datatype: str) -> DataType:
@@ -92,6 +100,15 @@ def _shaped(where: str, array: NDArray[Any], shape: Sequence[int]) -> NDArray[An
 # --- JSON ------------------------------------------------------------------------------------------------------------------------
 def from_json(where: str, datatype: str, shape: Sequence[int], raw: msgspec.Raw) -> NDArray[Any]:
     """The array that a JSON list, flat or nested, holds in row-major order; raises InvalidTensor."""
+    flat = _FLAT.get(datatype)
+    if flat is not None:  # a flat list of numbers, as nearly all are
+        decoder, dtype = flat
+        try:
+            array = np.array(decoder.decode(raw), dtype)
+            if array.size == math.prod(shape) and (not shape or min(shape) >= 0):
+                return array.reshape(shape)
+        except (msgspec.DecodeError, ValueError, OverflowError):
+            pass  # nested, or wrong: what follows says so
     kind = known(where, datatype)
     count = count_of(where, shape)
     depth = _depth(where, raw)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -38,6 +38,20 @@ class _TensorJson(msgspec.Struct):
     shape: list[int]
     data: msgspec.Raw = _NO_DATA
     parameters: _TensorParameters | None = None
+
+
+class _FlatTensorJson(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    datatype: Literal["FP32", "FP64"]
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    data: list[elements.Float32]
+
+
+class _FlatRequestJson(msgspec.Struct, forbid_unknown_fields=True):
+    """What most requests are: flat lists of floats, and nothing else. Others are read by the general way."""
+
+    inputs: list[_FlatTensorJson]
+    id: str = ""
 
 
 class _WantedParameters(msgspec.Struct):
@@ -103,6 +117,10 @@ class _RequestOut(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_flat_decoder = msgspec.json.Decoder(_FlatRequestJson)
+_FLOATS = {"FP32": np.float32, "FP64": np.float64}
+_FLAT_MOST_BYTES = 1 << 16
+"""Longer bodies are not tried as simple ones first: reading them twice would cost."""
 _request_decoder = msgspec.json.Decoder(_RequestJson)
 _answer_decoder = msgspec.json.Decoder(_AnswerJson)
 _peek_decoder = msgspec.json.Decoder(_PeekedJson)
@@ -136,6 +154,8 @@ def decode_request(body: Body, json_bytes: int, version: int) -> tuple[Inference
 
     Raises InvalidRequest (InvalidTensor where a tensor is at fault), or Unsupported for what this version does not do.
     """
+    if json_bytes < 0 and len(body) < _FLAT_MOST_BYTES and (flat := _decode_flat(body, version)) is not None:
+        return flat, _ALL_JSON
     head = _head(body, json_bytes)
     message = _decoded(_request_decoder, head, "an inference request")
     inputs = _tensors(message.inputs, "input", body, json_bytes)
@@ -149,6 +169,22 @@ def decode_request(body: Body, json_bytes: int, version: int) -> tuple[Inference
         form = Wanted(parameters["binary_data_output"] is True, form.named)
     ident = message.id
     return InferenceRequest(version, inputs, wanted, parameters, ident if type(ident) is str else str(ident)), form
+
+
+def _decode_flat(body: Body, version: int) -> InferenceRequest | None:
+    """The request where it is a simple one, read in one pass; None where only the general way can read it, or say what is wrong."""
+    try:
+        message = _flat_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    inputs: dict[str, Tensor] = {}
+    for one in message.inputs:
+        array = np.array(one.data, _FLOATS[one.datatype])
+        shape = one.shape
+        if one.name in inputs or not array.size or len(shape) > elements.MAX_RANK or math.prod(shape) != array.size:
+            return None
+        inputs[one.name] = Tensor(one.datatype, array.reshape(shape))
+    return InferenceRequest(version, inputs, (), {}, message.id)
 
 
 def _head(body: Body, json_bytes: int) -> Body:

@@ -33,6 +33,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large_filled = 0
         self._large_head = (0, 0, 0)
         self._out: list[Bytes] = []
+        self._large_out = False
         self._flush_due = False
         self.is_open = False
 
@@ -55,6 +56,8 @@ class FrameConnection(asyncio.BufferedProtocol):
     def write(self, *parts: Bytes) -> None:
         """Queue parts that together are whole frames; they must not change before they have left."""
         self._out += parts
+        if len(parts) > 1 and any(len(part) > LARGE_BYTES for part in parts):
+            self._large_out = True
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
@@ -69,7 +72,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if len(out) < 2 or any(len(part) > LARGE_BYTES for part in out):
+        if len(out) < 2 or self._large_out:
+            self._large_out = False
             transport.writelines(out)
         else:
             transport.write(b"".join(out))

@@ -15,6 +15,10 @@ from modelpool.runtimes.onnx_session import as_texts
 from modelpool.runtimes.pymodel.config import Port, ports
 
 
+_FITTED_MOST = 1024
+"""Shapes of inputs that a signature remembers to have found right."""
+
+
 class Side(NamedTuple):
     """One input or output.
 
@@ -43,6 +47,7 @@ class Signature:
                 f"the configuration of model {model!r} has the inputs {_list(self._inputs)}, but its file also needs {_list(undeclared)}"
             )
         self._all_names = tuple(self._outputs)
+        self._fitted: set[tuple[str, tuple[int, ...]]] = set()
         self.inputs = _metas(self._inputs)
         self.outputs = _metas(self._outputs)
 
@@ -101,8 +106,11 @@ class Signature:
             if datatype != side.datatype:
                 raise InvalidTensor(f"inference input {name!r} data-type is {datatype}, but model {self._model!r} expects {side.datatype}")
             shape = array.shape
-            if shape != side.shape and side.shape is not None and not _fits(side.shape, shape):
-                self._wrong_shape(name, side.shape, shape)
+            if (name, shape) not in self._fitted:
+                if side.shape is not None and not _fits(side.shape, shape):
+                    self._wrong_shape(name, side.shape, shape)
+                if len(self._fitted) < _FITTED_MOST:
+                    self._fitted.add((name, shape))
             if self._max_batch and shape[0] != rows:
                 rows = self._rows(name, shape[0], rows)
             if side.reshape is not None:

@@ -47,7 +47,7 @@ class Engine:
         self._runners = ThreadPoolExecutor(RUN_THREADS, thread_name_prefix="run")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._probe = RunProbe()
-        self._runs = 0
+        self._begun = 0  # runs in threads, loads and unloads, so that a run knows whether it was alone
         self._probed = 0
         self._jobs = 0
         self._threaded = 0
@@ -144,11 +144,13 @@ class Engine:
         copy = hosted.spec.copy
         if hosted.is_quick(size_bytes):
             self._finish(hosted, items, run(copy, hosted.spec, hosted.model, items, self._table, None), True)
+            if hosted.queue and self.link is not None:
+                self.link.flush()
             return
         probe = None
-        self._runs += 1
+        self._begun += 1
         if self._threaded == 0 and self._jobs == 0 and hosted.wants_measure(size_bytes):
-            self._probed = self._runs
+            self._probed = self._begun
             probe = self._probe
         hosted.running += 1
         self._threaded += 1
@@ -163,7 +165,7 @@ class Engine:
         self._threaded -= 1
         if ran.added_bytes >= 0:
             # A load or another run beside it would be counted as the run's.
-            if self._jobs == 0 and self._runs == self._probed and hosted.measured(sum([item.size_bytes for item in items]), ran.added_bytes):
+            if self._begun == self._probed and hosted.measured(sum([item.size_bytes for item in items]), ran.added_bytes):
                 self.observe(0, {hosted.spec.copy: hosted.run_peak_bytes})
         self._finish(hosted, items, ran, False)
         self._touch(hosted)
@@ -188,6 +190,7 @@ class Engine:
             link.write(error_frame(spec.copy, call, LoadFailed(f"{spec.model} was not loaded: {problem}")))
             return
         self._jobs += 1
+        self._begun += 1
         job = self._loader.submit(loads.load, spec, self._isolated)
         job.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._load_done, link, call, spec, job.result()))
 
@@ -235,6 +238,7 @@ class Engine:
 
     def _close(self, model: LoadedModel, expected_bytes: int, done: Callable[[int], None]) -> None:
         self._jobs += 1
+        self._begun += 1
 
         def closed(total_bytes: int) -> None:
             self._jobs -= 1

@@ -5,6 +5,8 @@
 3. A model that batches may let the oldest request wait `max_delay_s` for more.
 4. A copy whose runs are short (INLINE_S) runs on the event loop itself: a change of thread would cost more than the run. Its first runs,
    and any with more input than seen before, go to a thread, where they are timed and their memory is measured.
+5. A run on the event loop takes at most INLINE_ITEMS requests, and its answers leave before the next begins: so the server works on
+   them meanwhile, and the two do not wait for each other in turn.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from modelpool.protocol import messages
 from modelpool.runtimes.base import LoadedModel
 from modelpool.worker.runs import Item
 
-INLINE_S = 0.0005
+INLINE_S = 0.001
 MEASURED_RUNS = 3
+INLINE_ITEMS = 16
 _PENALTY_RUNS = 100
+_PENALTY_AFTER = 3
 _WEIGHT = 0.25
 
 
@@ -29,6 +33,7 @@ class Hosted:
         "_largest_bytes",
         "_measured",
         "_penalty",
+        "_slow",
         "due",
         "load_peak_bytes",
         "load_s",
@@ -64,6 +69,7 @@ class Hosted:
         self._largest_bytes = -1
         self._measured = 0
         self._penalty = 0
+        self._slow = 0
 
     # --- the queue ---------------------------------------------------------------------------------------------------------------
     def add(self, item: Item) -> None:
@@ -98,6 +104,8 @@ class Hosted:
         """The requests of the next run; those whose time ran out are moved to `late`."""
         queue = self.queue
         most = self.model.max_batch if self.model.batches else 0
+        if self._estimate_s < INLINE_S:
+            most = min(most, INLINE_ITEMS)
         items: list[Item] = []
         rows = 0
         while queue:
@@ -125,17 +133,19 @@ class Hosted:
     def ran(self, run_s: float, inline: bool) -> None:
         """Learn from a run's length.
 
-        A thread's figure includes its waits for the interpreter, so the shortest counts; the loop's own is true. A copy that once held
-        the loop up stays off it for a while.
+        A thread's figure includes its waits for the interpreter, so the shortest counts; the loop's own is true, but for the odd time
+        when the process had to wait for a core. A copy that held the loop up several times in turn stays off it for a while.
         """
         if self._penalty:
             self._penalty -= 1
         if not inline and run_s < self._estimate_s:
             self._estimate_s = run_s
             return
-        self._estimate_s += _WEIGHT * (run_s - self._estimate_s) if self._estimate_s < float("inf") else 0.0
-        if inline and run_s > 4 * INLINE_S:
-            self._penalty = _PENALTY_RUNS
+        if self._estimate_s < float("inf"):
+            self._estimate_s += _WEIGHT * (min(run_s, 2 * INLINE_S) - self._estimate_s)
+        self._slow = self._slow + 1 if inline and run_s > 4 * INLINE_S else 0
+        if self._slow == _PENALTY_AFTER:
+            self._penalty, self._slow = _PENALTY_RUNS, 0
 
     def measured(self, size_bytes: int, added_bytes: int) -> bool:
         """Note what a run added to memory; True where that is news."""

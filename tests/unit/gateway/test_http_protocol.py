@@ -16,7 +16,7 @@ from modelpool.errors import RequestTimeout
 from modelpool.gateway import http_protocol
 from modelpool.gateway.server import HttpServer
 from tests.unit.gateway.fakes import BODY_LIMIT_BYTES, FakeController
-from tests.unit.gateway.wire import Wire, chunked, get, post
+from tests.unit.gateway.wire import Wire, chunked, get, post, until
 
 
 # --- what an inference is --------------------------------------------------------------------------------------------------------
@@ -191,23 +191,15 @@ async def test_what_is_no_http_is_refused_in_its_turn(wire: Wire, controller: Fa
 
 
 async def test_a_client_that_does_not_read_its_answers_is_not_served_on(server: HttpServer, controller: FakeController) -> None:
+    count, body = 200, b"x" * 150_000
     async with Wire.to(server.port) as wire:
         wire.writer.transport.pause_reading()
-        sock = wire.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = b"x" * 150_000
-        asking = asyncio.ensure_future(wire.send(post("echo", body) * 200))
-        (connection,) = server.connections() or [None]
-        while connection is None or not connection.flow.write_paused:
-            await asyncio.sleep(0.001)
-            (connection,) = server.connections() or [None]
-        served = len(controller.calls)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert len(controller.calls) <= served + 1 < 200
+        asking = asyncio.ensure_future(wire.send(post("echo", body) * count))
+        await until(lambda: any(connection.flow.write_paused for connection in server.connections()))
+        await _a_few_turns()
+        assert len(controller.calls) < count
         wire.writer.transport.resume_reading()
-        for _ in range(200):
-            assert (await wire.reply()).body == body
+        assert {(await wire.reply()).body for _ in range(count)} == {body}
         await asking
 
 
@@ -378,7 +370,8 @@ async def test_connect_is_refused(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", post("echo", b"", "Content-Length: x", length=False)]
+    "data",
+    [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", post("echo", b"", "Content-Length: x", length=False)],
 )
 async def test_what_is_no_http_gets_an_answer_in_json(wire: Wire, data: bytes) -> None:
     reply = await wire.ask(data)
@@ -461,8 +454,7 @@ async def test_a_client_that_goes_away_with_half_a_request_leaves_nothing(server
     async with Wire.to(server.port) as wire:
         await wire.send(post("echo", b"x" * 100)[:-40])
         await _a_few_turns()
-    while server.connections():
-        await asyncio.sleep(0.001)
+    await until(lambda: not server.connections())
     assert not controller.calls
     assert not controller.cancelled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -69,6 +69,14 @@ class Wire:
             return await self.reader.read(1) == b""
         except ConnectionResetError:
             return False
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for the other side, whose progress nothing tells."""
+    while True:
+        if true():
+            return
+        await asyncio.sleep(0.001)
 
 
 def post(model: str, body: bytes = b"{}", *headers: str, version: str = "HTTP/1.1", length: bool = True) -> bytes:
