@@ -172,11 +172,11 @@ def _line(rng: Random, width: int) -> tuple[Image.Image, str]:
 
 def text_page(rng: Random) -> Input:
     """An image with lines of text, for the text detector."""
-    image = Image.new("RGB", (256, 160), tuple(int(v) for v in rng.integers(180, 256, 3)))
+    image = Image.new("RGB", (192, 128), tuple(int(v) for v in rng.integers(180, 256, 3)))
     draw = ImageDraw.Draw(image)
     for row in range(3):
-        place = (int(rng.integers(4, 60)), 8 + 50 * row)
-        draw.text(place, _words(rng, 2), fill=tuple(int(v) for v in rng.integers(0, 90, 3)), font=ImageFont.load_default(size=22))
+        place = (int(rng.integers(4, 40)), 6 + 40 * row)
+        draw.text(place, _words(rng, 2), fill=tuple(int(v) for v in rng.integers(0, 90, 3)), font=ImageFont.load_default(size=20))
     return Input({"x": _as_tensor(image, centred=True)}, "text")
 
 
@@ -195,12 +195,12 @@ def turned_line(rng: Random) -> Input:
 
 def picture(rng: Random) -> Input:
     """Shapes in colours, with something like a face, for the object detector."""
-    image = Image.new("RGB", (256, 256), tuple(int(v) for v in rng.integers(0, 256, 3)))
+    image = Image.new("RGB", (192, 192), tuple(int(v) for v in rng.integers(0, 256, 3)))
     draw = ImageDraw.Draw(image)
     for _ in range(6):
-        x, y, w, h = (int(v) for v in rng.integers(10, 160, 4))
+        x, y, w, h = (int(v) for v in rng.integers(10, 120, 4))
         draw.ellipse((x, y, x + w, y + h), fill=tuple(int(v) for v in rng.integers(0, 256, 3)))
-    x, y = (int(v) for v in rng.integers(20, 140, 2))
+    x, y = (int(v) for v in rng.integers(10, 80, 2))
     draw.ellipse((x, y, x + 90, y + 120), fill=(225, 180, 150))
     for dx in (25, 58):
         draw.ellipse((x + dx, y + 40, x + dx + 12, y + 48), fill=(40, 30, 30))

@@ -58,11 +58,13 @@ def _run(
 ) -> report.Report:
     judge = Judge(models, magika_config)
     names = popularity(models)
+    introductions = [name for name in reversed(names) for _ in range(2)]  # each model twice, the popular ones last
     time.sleep(SETTLE_S)
     with Client(url) as client, MemoryWatch(process) as memory, Show() as show:
         traffic = Traffic(
             url,
-            sequence(names, REQUESTS, SEED),
+            [*introductions, *sequence(names, REQUESTS, SEED)],
+            len(introductions),
             judge,
             lambda client_number: Inputs(models, magika_config, client_number),
             options.seconds,

@@ -57,16 +57,25 @@ class Outcome:
 
 
 class Traffic:
-    """Clients in threads; `outcome` grows while they run."""
+    """Clients in threads; `outcome` grows while they run.
 
-    def __init__(self, url: str, names: Sequence[str], judge: Judge, make_inputs: Callable[[int], Inputs], limit_s: float) -> None:
+    The first `alone` requests are sent by one client, so that the server can measure the models one at a time.
+    """
+
+    def __init__(
+        self, url: str, names: Sequence[str], alone: int, judge: Judge, make_inputs: Callable[[int], Inputs], limit_s: float
+    ) -> None:
         self.outcome = Outcome()
         self._url = url
         self._names = names
+        self._alone = alone
+        self._may_all_send = threading.Event()
         self._judge = judge
         self._until = time.monotonic() + limit_s
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._send_all, args=(make_inputs(seed),), daemon=True) for seed in range(CLIENTS)]
+        self._threads = [
+            threading.Thread(target=self._send_all, args=(number, make_inputs(number)), daemon=True) for number in range(CLIENTS)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -81,9 +90,13 @@ class Traffic:
                 return None
             name = self._names[len(self.outcome.sent)]
             self.outcome.sent.append(name)
+            if len(self.outcome.sent) > self._alone:
+                self._may_all_send.set()
             return name
 
-    def _send_all(self, inputs: Inputs) -> None:
+    def _send_all(self, number: int, inputs: Inputs) -> None:
+        if number > 0:
+            self._may_all_send.wait()
         with Client(self._url) as client:
             while (name := self._take()) is not None:
                 given = inputs.next(name)
@@ -96,3 +109,4 @@ class Traffic:
                 self.outcome.served.append(Served(name, sent_at, time.time()))
                 inputs.answered(name, outputs)
                 self._judge.submit(name, given, outputs)
+        self._may_all_send.set()

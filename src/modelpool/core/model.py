@@ -50,6 +50,10 @@ class ModelSpec:
     residency: Residency = field(default_factory=Residency)
 
 
+RUN_NOT_MEASURED = -1
+"""For `Learned.run_peak_bytes`: no run was measured yet, the estimate still counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """What was measured of a model on a kind of device: bytes and seconds; `samples` says how often it was loaded.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelpool.core.ledger import Device, Need
-from modelpool.core.model import Learned
+from modelpool.core.model import RUN_NOT_MEASURED, Learned
 from modelpool.core.state import ModelState
 
 ESTIMATED_PEAK = 2.0
@@ -20,10 +20,15 @@ def need_of(model: ModelState, device: Device) -> Need:
     user = model.spec.residency.size_bytes
     if user is not None:
         return Need(user, user, 0, "user")
+    run_peak = model.spec.run_peak_estimate_bytes
     if (learned := model.learned.get(device.kind)) is not None:
-        return Need(learned.private_bytes, learned.load_peak_bytes, learned.run_peak_bytes, "measured")
+        if learned.run_peak_bytes >= 0:
+            run_peak = learned.run_peak_bytes
+        else:
+            run_peak = max(0, min(run_peak, device.budget_bytes - learned.private_bytes))
+        return Need(learned.private_bytes, learned.load_peak_bytes, run_peak, "measured")
     estimate = model.spec.estimate_bytes
-    run_peak = min(model.spec.run_peak_estimate_bytes, max(0, device.budget_bytes - estimate))
+    run_peak = min(run_peak, max(0, device.budget_bytes - estimate))
     load_peak = max(estimate, min(int(estimate * ESTIMATED_PEAK), device.budget_bytes))
     return Need(estimate, load_peak, run_peak, "estimate")
 
@@ -39,9 +44,7 @@ def learn_load(old: Learned | None, private_bytes: int, load_peak_bytes: int, lo
     private_bytes = max(0, private_bytes)
     load_peak_bytes = max(private_bytes, load_peak_bytes)
     if old is None:
-        return Learned(private_bytes, load_peak_bytes, 0, load_s)
-    if old.samples == 0:  # nothing but run peaks so far
-        return replace(old, private_bytes=private_bytes, load_peak_bytes=load_peak_bytes, load_s=load_s, samples=1)
+        return Learned(private_bytes, load_peak_bytes, RUN_NOT_MEASURED, load_s)
 
     def blend(before: float, new: float) -> float:
         return before + NEW_SHARE * (new - before)

@@ -11,10 +11,11 @@ _WINDOWS = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}
 """zlib's window sizes by coding. `deflate` means zlib's format, yet some clients send the naked stream."""
 
 
-def check_encoding(encoding: bytes) -> None:
-    """Raises UnknownEncoding where a body in this coding cannot be read."""
-    if encoding not in _WINDOWS:
-        raise UnknownEncoding(f"Content-Encoding '{encoding[:40].decode('latin-1')}' is not known; send gzip, deflate or identity")
+def encoding_problem(encoding: bytes) -> UnknownEncoding | None:
+    """Why a body in this coding cannot be read; None where it can."""
+    if encoding in _WINDOWS:
+        return None
+    return UnknownEncoding(f"Content-Encoding '{encoding[:40].decode('latin-1')}' is not known; send gzip, deflate or identity")
 
 
 def decode_body(body: bytes | bytearray, encoding: bytes, limit_bytes: int) -> bytes:

@@ -28,8 +28,8 @@ class Connection(Protocol):
     transport: asyncio.Transport
     running: object
 
-    def exchange_ended(self, exchange: Exchange) -> None:
-        """Its answer was written."""
+    def on_response_complete(self) -> None:
+        """The answer of `running` was written."""
 
 
 class _NobodyWaits:
@@ -108,28 +108,35 @@ class Exchange(Call):
     def complete(self) -> None:
         """The whole body is there."""
         self.more_body = False
-        if self.connection.running is self:
+        if self.connection.running is not self:
+            return
+        if self.problem is None and not self.encoding:
+            self._submit()
+        else:
             self.begin()
 
     def begin(self) -> None:
         """Go on as far as possible, now that its turn has come."""
         if self.response_complete or self.submitted:
             return
-        if self.problem is not None and (self.hang_up or not self.more_body):
-            self.fail(self.problem)
-        elif not self.more_body:
-            self._submit()
-        elif self.expects_continue and self.problem is None:
-            self.expects_continue = False
-            self.connection.transport.write(_CONTINUE)
-
-    def _submit(self) -> None:
-        self.submitted = True
-        if self.encoding:
-            decoding = self.connection.loop.run_in_executor(None, decode_body, self.body, self.encoding, self.connection.body_limit_bytes)
-            decoding.add_done_callback(self._decoded)
+        if self.problem is not None:
+            if self.hang_up or not self.more_body:
+                self.fail(self.problem)
+        elif self.more_body:
+            if self.expects_continue:
+                self.expects_continue = False
+                self.connection.transport.write(_CONTINUE)
+        elif self.encoding:
+            self._decode()
         else:
-            self._hand_over()
+            self._submit()
+
+    def _decode(self) -> None:
+        """In a thread: it may take long, and holds no lock while it does."""
+        self.submitted = True
+        limit_bytes = self.connection.body_limit_bytes
+        decoding = self.connection.loop.run_in_executor(None, decode_body, self.body, self.encoding, limit_bytes)
+        decoding.add_done_callback(self._decoded)
 
     def _decoded(self, decoding: asyncio.Future[bytes]) -> None:
         error = decoding.exception()
@@ -140,9 +147,10 @@ class Exchange(Call):
         else:
             self.encoding = b""
             self.body = decoding.result()
-            self._hand_over()
+            self._submit()
 
-    def _hand_over(self) -> None:
+    def _submit(self) -> None:
+        self.submitted = True
         try:
             if self.json_bytes > len(self.body):
                 raise InvalidRequest(
@@ -186,4 +194,4 @@ class Exchange(Call):
         if not self.keep_alive:
             head += _CLOSE
         transport.write(b"".join((head, b"\r\n", body)))
-        self.connection.exchange_ended(self)
+        self.connection.on_response_complete()

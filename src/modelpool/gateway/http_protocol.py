@@ -15,11 +15,11 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from modelpool.errors import InvalidRequest, ModelpoolError
-from modelpool.gateway.bodies import check_encoding, too_large
+from modelpool.gateway.bodies import encoding_problem, too_large
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import HeadTooLarge
 from modelpool.gateway.exchange import Exchange
-from modelpool.gateway.paths import ModelPath, infer_path
+from modelpool.gateway.paths import Target, infer_target
 
 HEAD_LIMIT_BYTES = 65536
 """Largest head of a request, beyond what came in one packet."""
@@ -108,9 +108,9 @@ class InferenceProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._upgrades = True
             return
-        path = infer_path(self.url) if self.parser.get_method() == b"POST" else None
-        if path is not None:
-            self._take(self._exchange(path))
+        target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
+        if target is not None:
+            self._take(self._exchange(target))
             return
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()  # makes the scope
@@ -142,28 +142,35 @@ class InferenceProtocol(HttpToolsProtocol):
         if not cycle.keep_alive:
             self._deaf = True
 
-    def _exchange(self, path: ModelPath) -> Exchange:
-        exchange = Exchange(self)
+    def _exchange(self, target: Target) -> Exchange:
+        exchange = Exchange(self, target.model, target.version)
         exchange.keep_alive = self.parser.should_keep_alive()
-        exchange.expects_continue = self.expect_100_continue
         for name, value in self.headers:
-            if name not in _READ:
-                continue
-            if name == b"content-length":
-                if int(value) > self.body_limit_bytes:
-                    exchange.refuse(too_large(self.body_limit_bytes), hang_up=True)
-            elif name == b"connection":
-                exchange.keep_alive = exchange.keep_alive and self.parser.get_http_version() != "1.0"
-            else:
-                _read_header(exchange, name, value)
-        try:
-            exchange.model = path.model
-            exchange.version = path.version
-        except InvalidRequest as error:
-            exchange.refuse(error)
-        if exchange.expects_continue and exchange.problem is not None:
-            exchange.refuse(exchange.problem, hang_up=True)  # the client waits for this word before it sends the body
+            if name in _READ:
+                self._read_header(exchange, name, value)
+        if target.problem is not None:
+            exchange.refuse(target.problem)
+        if self.expect_100_continue:
+            exchange.expects_continue = True
+            if exchange.problem is not None:
+                exchange.refuse(exchange.problem, hang_up=True)  # the client waits for this word before it sends the body
         return exchange
+
+    def _read_header(self, exchange: Exchange, name: bytes, value: bytes) -> None:
+        if name == b"content-length":
+            if int(value) > self.body_limit_bytes:
+                exchange.refuse(too_large(self.body_limit_bytes), hang_up=True)
+        elif name == b"connection":
+            exchange.keep_alive = exchange.keep_alive and self.parser.get_http_version() != "1.0"
+        elif name == b"inference-header-content-length":
+            if value.isdigit() and len(value) < 16:
+                exchange.json_bytes = int(value)
+            else:
+                exchange.refuse(InvalidRequest("Inference-Header-Content-Length must be the number of bytes of the body's JSON part"))
+        elif (encoding := value.lower()) != b"identity":
+            exchange.encoding = encoding
+            if (problem := encoding_problem(encoding)) is not None:
+                exchange.refuse(problem)
 
     # --- whose turn it is -------------------------------------------------------------------------------------------------------
     def _take(self, exchange: Exchange) -> Exchange:
@@ -184,26 +191,16 @@ class InferenceProtocol(HttpToolsProtocol):
         self.running = cycle
         super()._start_asgi_task(cycle, app)
 
-    def exchange_ended(self, exchange: Exchange) -> None:
-        """An exchange was answered."""
-        if not exchange.keep_alive:
-            if exchange.hang_up and not self._eof:
-                self._linger()
-            else:
-                self.transport.close()
-        self.on_response_complete()
-
     def on_response_complete(self) -> None:
         """The one whose turn it was is answered; the next one starts in a turn of the loop of its own, so that calls do not nest."""
-        self.server_state.total_requests += 1
-        self.running = None
-        if self.transport.is_closing():
-            return
-        if self.pipeline:
+        running, self.running = self.running, None
+        if not running.keep_alive:
+            self._hang_up(running)
+        elif self.pipeline:
             self.loop.call_soon(self._start_next)
         elif self._eof:
             self.transport.close()
-        else:
+        elif self.flow.read_paused:
             self.flow.resume_reading()
 
     def _start_next(self) -> None:
@@ -238,8 +235,13 @@ class InferenceProtocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join(lines))
 
     # --- the end ----------------------------------------------------------------------------------------------------------------
-    def _linger(self) -> None:
-        """Close our side, and the connection when the client closes its own or LINGER_S is over: a reset could lose it our answer."""
+    def _hang_up(self, last: Any) -> None:
+        """Close. Where the client may still be sending, first our side only, and all when it closes its own or LINGER_S is over:
+        a reset at once could lose it our answer.
+        """
+        if self._eof or not last.more_body or not isinstance(last, Exchange):
+            self.transport.close()
+            return
         self._deaf = True
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -278,20 +280,6 @@ class InferenceProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
-
-
-def _read_header(exchange: Exchange, name: bytes, value: bytes) -> None:
-    if name == b"inference-header-content-length":
-        if value.isdigit() and len(value) < 16:
-            exchange.json_bytes = int(value)
-        else:
-            exchange.refuse(InvalidRequest("Inference-Header-Content-Length must be the number of bytes of the body's JSON part"))
-    elif value.lower() != b"identity":
-        exchange.encoding = value.lower()
-        try:
-            check_encoding(exchange.encoding)
-        except ModelpoolError as error:
-            exchange.refuse(error)
 
 
 def bind(controller: DataPlane, body_limit_bytes: int) -> type[InferenceProtocol]:

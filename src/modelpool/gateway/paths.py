@@ -60,17 +60,30 @@ def model_path(raw_path: bytes) -> ModelPath | None:
     return ModelPath(found["name"], found["version"], (found["action"] or b"").decode())
 
 
-def infer_path(url: bytes) -> ModelPath | None:
-    """What an inference's URL names; None where it is no inference's. Cached, as this is asked of every POST."""
-    return _infer_path_cached(url) if len(url) <= _CACHED_BYTES else _infer_path(url)
+class Target(NamedTuple):
+    """Whom an inference is for; problem: why it can be for nobody."""
+
+    model: str = ""
+    version: int = 0
+    problem: InvalidRequest | None = None
 
 
-def _infer_path(url: bytes) -> ModelPath | None:
+def infer_target(url: bytes) -> Target | None:
+    """Whom the inference with this URL is for; None where it is no inference's. Cached, as this is asked of every POST."""
+    return _infer_target_cached(url) if len(url) <= _CACHED_BYTES else _infer_target(url)
+
+
+def _infer_target(url: bytes) -> Target | None:
     if _INFER_END not in url:
         return None
     path = url.partition(b"?")[0] if url.startswith(b"/") else httptools.parse_url(url).path
     found = model_path(path or b"")
-    return found if found is not None and found.action == "infer" else None
+    if found is None or found.action != "infer":
+        return None
+    try:
+        return Target(found.model, found.version)
+    except InvalidRequest as error:
+        return Target(problem=error)
 
 
-_infer_path_cached = functools.lru_cache(maxsize=4096)(_infer_path)
+_infer_target_cached = functools.lru_cache(maxsize=4096)(_infer_target)

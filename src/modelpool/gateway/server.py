@@ -27,6 +27,7 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "this machine does not have that address; give one of its own with --host, like 127.0.0.1",
     errno.EACCES: "ports below 1024 need special rights; give a higher one with --http-port",
 }
+_LACKING = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 class HttpServer:
@@ -37,7 +38,7 @@ class HttpServer:
         self.port = port
         self._controller = controller
         self._state = ServerState()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -57,13 +58,29 @@ class HttpServer:
         def connection() -> InferenceProtocol:
             return protocol(config=config, server_state=self._state, app_state={}, _loop=loop)
 
-        try:
-            self._listener = await loop.create_server(connection, self.host, self.port, backlog=BACKLOG)
-        except (OSError, OverflowError, UnicodeError) as error:
-            raise SetupError(f"cannot listen on {self.host!r} port {self.port}: {_hint(error)}") from error
-        self.port = self._listener.sockets[0].getsockname()[1]
+        sockets = await self._bind(loop)
+        self.port = sockets[0].getsockname()[1]
+        self._listeners = [await loop.create_server(connection, sock=sock, backlog=BACKLOG) for sock in sockets]
         self._sweep(loop)
         return self.port
+
+    async def _bind(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
+        """A socket for each address of the host, all with the same port; those of a protocol that this machine lacks are left out."""
+        sockets: list[socket.socket] = []
+        try:
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                port = sockets[0].getsockname()[1] if sockets else self.port
+                try:
+                    sockets.append(_bound(family, kind, protocol, (address[0], port, *address[2:])))
+                except OSError as error:
+                    if error.errno not in _LACKING or (not sockets and address == found[-1][-1]):
+                        raise
+        except (OSError, OverflowError, UnicodeError) as error:
+            for sock in sockets:
+                sock.close()
+            raise SetupError(f"cannot listen on '{self.host}' port {self.port}: {_hint(error)}") from error
+        return sockets
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         since_s = loop.time() - IDLE_CONNECTION_S
@@ -77,10 +94,9 @@ class HttpServer:
 
     async def stop(self, limit_s: float = 5.0) -> None:
         """Take no more connections, close those on which nothing is due, let what is in progress end within the limit, cut the rest."""
-        if self._listener is None:
-            return
-        self._listener.close()
-        self._listener = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
         due: set[asyncio.Future[None]] = {connection.shut() for connection in self.connections()} | self._state.tasks
@@ -92,6 +108,20 @@ class HttpServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _hint(error: Exception) -> str:

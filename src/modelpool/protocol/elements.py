@@ -105,7 +105,7 @@ def from_json(where: str, datatype: str, shape: Sequence[int], raw: msgspec.Raw)
         decoder, dtype = flat
         try:
             array = np.array(decoder.decode(raw), dtype)
-            if array.size == math.prod(shape) and (not shape or min(shape) >= 0):
+            if array.size == math.prod(shape) and len(shape) <= MAX_RANK and min(shape, default=0) >= 0:
                 return array.reshape(shape)
         except (msgspec.DecodeError, ValueError, OverflowError):
             pass  # nested, or wrong: what follows says so

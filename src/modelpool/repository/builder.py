@@ -21,8 +21,8 @@ from modelpool.repository.watch import Stamp, digest, stamp, stamps_below
 PYTHON_BASE_BYTES = 64 * 1024 * 1024
 """What a Python model's own process takes before its files, guessed."""
 
-_RUN_PEAK_SHARE = 10
-"""A run is guessed to add a tenth of what the model takes."""
+_RUN_PEAK_SHARE = 4
+"""A run is guessed to add a quarter of what the model takes."""
 
 _PLATFORMS = {"onnx": "onnxruntime_onnx", "python": "python"}
 

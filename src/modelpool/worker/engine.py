@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from modelpool.errors import LoadFailed, ModelpoolError, NotCached, RequestTimeout, ShuttingDown, from_code
 from modelpool.protocol import messages
@@ -19,9 +21,13 @@ from modelpool.worker.hosted import Hosted
 from modelpool.worker.memory import RunProbe, private_bytes, trim
 from modelpool.worker.runs import Item, Ran, error_frame, run
 
+T = TypeVar("T")
+
 TURN_S = 0.002
 """How long runs may hold the event loop before it reads again."""
 RUN_THREADS = 256
+PROBE_LIMIT_S = 1.0
+"""How long a load or unload waits for a run that is being measured."""
 TRIM_SLACK_BYTES = 16 << 20
 _PREFIX_BYTES = INFER_PREFIX.size
 
@@ -49,6 +55,7 @@ class Engine:
         self._probe = RunProbe()
         self._begun = 0  # runs in threads, loads and unloads, so that a run knows whether it was alone
         self._probed = 0
+        self._memory = threading.Lock()  # held by what changes memory and is measured: a load, an unload, a probed run
         self._jobs = 0
         self._threaded = 0
         self._due: list[Hosted] = []
@@ -149,7 +156,7 @@ class Engine:
             return
         probe = None
         self._begun += 1
-        if self._threaded == 0 and self._jobs == 0 and hosted.wants_measure(size_bytes):
+        if self._threaded == 0 and hosted.wants_measure(size_bytes) and self._memory.acquire(blocking=False):
             self._probed = self._begun
             probe = self._probe
         hosted.running += 1
@@ -164,7 +171,8 @@ class Engine:
         hosted.running -= 1
         self._threaded -= 1
         if ran.added_bytes >= 0:
-            # A load or another run beside it would be counted as the run's.
+            self._memory.release()
+            # Another run beside it would be counted as this one's.
             if self._begun == self._probed and hosted.measured(sum([item.size_bytes for item in items]), ran.added_bytes):
                 self.observe(0, {hosted.spec.copy: hosted.run_peak_bytes})
         self._finish(hosted, items, ran, False)
@@ -191,8 +199,24 @@ class Engine:
             return
         self._jobs += 1
         self._begun += 1
-        job = self._loader.submit(loads.load, spec, self._isolated)
-        job.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._load_done, link, call, spec, job.result()))
+        self._begin_job(
+            lambda: loads.load(spec, self._isolated),
+            lambda result: self._load_done(link, call, spec, result),
+        )
+
+    def _begin_job(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Work in the load thread, after the runs that are due now have started, so that one of them can be measured."""
+
+        def job() -> None:
+            held = self._memory.acquire(timeout=PROBE_LIMIT_S)
+            try:
+                result = work()
+            finally:
+                if held:
+                    self._memory.release()
+            self._loop.call_soon_threadsafe(done, result)
+
+        self._loop.call_soon(lambda: self._loader.submit(job))
 
     def _load_done(self, link: FrameConnection, call: int, spec: messages.LoadSpec, result: loads.LoadResult | ModelpoolError) -> None:
         self._jobs -= 1
@@ -245,8 +269,7 @@ class Engine:
             done(total_bytes)
             self._idle()
 
-        job = self._loader.submit(loads.unload, model, expected_bytes, self._verify_timeout_s)
-        job.add_done_callback(lambda _: self._loop.call_soon_threadsafe(closed, job.result()))
+        self._begin_job(lambda: loads.unload(model, expected_bytes, self._verify_timeout_s), closed)
 
     # --- the process as a whole ----------------------------------------------------------------------------------------------------
     def connect(self, link: FrameConnection | None) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from modelpool.errors import InvalidName, InvalidRequest
-from modelpool.gateway.paths import infer_path, model_path
+from modelpool.gateway.paths import infer_target, model_path
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_a_name_must_be_utf_8_and_a_version_a_number() -> None:
     ],
 )
 def test_the_urls_of_inferences(url: bytes, model: str) -> None:
-    found = infer_path(url)
+    found = infer_target(url)
     assert found is not None
     assert found.model == model
 
 
 @pytest.mark.parametrize("url", [b"/", b"*", b"/v2/models/infer", b"/v2/models/m/infer/", b"/v2/models/m?x=/infer", b"/infer"])
 def test_other_urls_are_no_inferences(url: bytes) -> None:
-    assert infer_path(url) is None
+    assert infer_target(url) is None
