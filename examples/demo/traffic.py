@@ -15,8 +15,8 @@ from examples.demo.repository import DemoModel
 from modelpool.client import Client
 from modelpool.errors import ModelpoolError
 
-SKEW = 1.1
-CLIENTS = 4
+SKEW = 1.25
+CLIENTS = 3
 _FIRST_OF_MADE = 3  # after each real model come two or three made ones in the order of popularity
 
 

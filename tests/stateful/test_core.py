@@ -29,7 +29,6 @@ from modelpool.core.events import (
     PinWanted,
     RequestArrived,
     RequestGone,
-    Settle,
     Stopping,
     Unloaded,
 )

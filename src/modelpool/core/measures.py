@@ -37,6 +37,10 @@ def _learn_run_peak(world: World, copy: Copy, peak_bytes: int, now: float) -> No
     relieve(world, copy.device, now)
 
 
+SLACK_SHARE = 50
+"""Of a small budget, only so large a part is let pass: a fiftieth."""
+
+
 def verify(world: World, instance: InstanceState, total_bytes: int, now: float) -> None:
     """Compare the private bytes of an instance's processes, over their idle baseline, with what its `cpu` device was charged.
 
@@ -45,9 +49,9 @@ def verify(world: World, instance: InstanceState, total_bytes: int, now: float) 
     device = instance.devices.get("cpu")
     if device is None or instance.recycling or any(other.loading for other in instance.devices.values()):
         return
-    expected = device.resident_bytes + device.scratch_bytes() + world.settings.verify_slack_bytes
-    excess = max(0, total_bytes - expected)
-    if excess > device.unreturned_bytes:
+    slack = min(world.settings.verify_slack_bytes, device.budget_bytes // SLACK_SHARE)
+    excess = max(0, total_bytes - device.resident_bytes - device.scratch_bytes() - slack)
+    if excess > device.unreturned_bytes + slack:
         world.note("unreturned", "", f"{instance.ident} cpu holds {format_bytes(excess)} more than it was charged for", bytes=excess)
     if excess != device.unreturned_bytes:
         device.unreturned_bytes = excess
