@@ -16,7 +16,7 @@ from modelpool.client import Client
 from modelpool.errors import ModelpoolError
 
 SKEW = 1.25
-CLIENTS = 3
+CLIENTS = 2
 _FIRST_OF_MADE = 3  # after each real model come two or three made ones in the order of popularity
 
 

@@ -16,7 +16,21 @@ class Call:
     written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (Kind.INFER_ALONE).
     """
 
-    __slots__ = ("alone", "arrived", "begun", "body", "callid", "cancelled", "json_bytes", "lease", "model", "queued", "request", "tries", "version")
+    __slots__ = (
+        "alone",
+        "arrived",
+        "begun",
+        "body",
+        "callid",
+        "cancelled",
+        "json_bytes",
+        "lease",
+        "model",
+        "queued",
+        "request",
+        "tries",
+        "version",
+    )
 
     def __init__(self, model: str, version: int, body: bytes | bytearray, json_bytes: int) -> None:
         self.model = model

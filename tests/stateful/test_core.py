@@ -145,7 +145,16 @@ class CheckedShell(CoreShell):
     def _state(self) -> Any:
         world = self.world
         copies = {ident: (copy.state, copy.charge_bytes, copy.leases, copy.idle_due_at) for ident, copy in world.copies.items()}
-        return copies, list(world.waiting), set(world.stuck), list(world.hungry), len(world.timers), world.actions, world.reasons, self._sums()
+        return (
+            copies,
+            list(world.waiting),
+            set(world.stuck),
+            list(world.hungry),
+            len(world.timers),
+            world.actions,
+            world.reasons,
+            self._sums(),
+        )
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -327,7 +336,9 @@ class CoreMachine(RuleBasedStateMachine):
     def budget_changed(self, instance: str, device: str, budget: int) -> None:
         self.shell.send(BudgetChanged(instance, self.generations.get(instance, 0), device, budget))
 
-    @rule(instance=st.sampled_from(["i0", "i1"]), total_bytes=st.one_of(st.none(), st.integers(0, 200)), pick=picks, peak=st.integers(0, 60))
+    @rule(
+        instance=st.sampled_from(["i0", "i1"]), total_bytes=st.one_of(st.none(), st.integers(0, 200)), pick=picks, peak=st.integers(0, 60)
+    )
     def observed(self, instance: str, total_bytes: int | None, pick: int, peak: int) -> None:
         copies = list(self.shell.world.copies)
         peaks = ((copies[pick % len(copies)], peak),) if copies else ()

@@ -26,7 +26,7 @@ from modelpool.core.settings import CoreSettings
 from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown
 from modelpool.instances.embedded import EmbeddedInstance
 from modelpool.instances.peer import EmbeddedSettings
-from modelpool.ports import Call, Instance
+from modelpool.ports import Instance
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry
 from modelpool.repository.names import check_name
@@ -64,9 +64,7 @@ class Controller:
             self.core = Core(core_settings(settings), first_copy=(int(time.time()) & 0x3FFFF) << 12)
             self._dispatcher = Dispatcher(self.core, self._catalogue, self._journal, self._clock)
             self.feed = self._dispatcher.feed
-            self._plane = DataPlane(
-                self.core, self._catalogue, self.feed, self._clock, settings.request_timeout_s, settings.queue_bytes
-            )
+            self._plane = DataPlane(self.core, self._catalogue, self.feed, self._clock, settings.request_timeout_s, settings.queue_bytes)
             self._dispatcher.plane = self._plane
             self.submit = self._plane.submit
             self.cancel = self._plane.cancel
@@ -108,9 +106,7 @@ class Controller:
     def _begin_record(self, devices: dict[str, int]) -> None:
         if self.settings.record is None:
             return
-        self._recorder = Recorder(
-            self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), {EMBEDDED: devices}
-        )
+        self._recorder = Recorder(self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), {EMBEDDED: devices})
         self._keeper.record(self._recorder, self._clock())
         self._plane.ended = self._keeper.ended
 
@@ -158,7 +154,7 @@ class Controller:
         """Finish what was accepted, within the limit; end the instances. Returns what was not finished."""
         self.begin_stop()
         until = self._clock() + (self.settings.stop_limit_s if limit_s is None else limit_s)
-        while (left := self.waiting_for()) and self._clock() < until:
+        while (left := self.waiting_for()) and self._clock() < until:  # noqa: ASYNC110 - calls end in callbacks, not in tasks
             await asyncio.sleep(0.02)
         await self._close(keep=False)
         return left

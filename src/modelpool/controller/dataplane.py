@@ -13,8 +13,8 @@ from collections.abc import Callable
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.statistics import ModelStatistics, TimeHistogram, wall_ms
 from modelpool.core.actions import Admit, Refuse
-from modelpool.core.core import Core
 from modelpool.core.copies import Lease
+from modelpool.core.core import Core
 from modelpool.core.events import Event, KeepAliveSet, RequestArrived, RequestGone, Settle
 from modelpool.errors import InstanceLost, ModelpoolError, QueueFull, RequestTimeout, from_code
 from modelpool.ports import Call, Clock

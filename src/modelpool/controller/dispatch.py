@@ -14,7 +14,7 @@ from modelpool.controller.journal import Journal
 from modelpool.core.actions import Action, Admit, CommandDone, Load, Recycle, Refuse, Unload
 from modelpool.core.copies import CopyState
 from modelpool.core.core import Core
-from modelpool.core.events import CommandGone, Event, EjectWanted, InstanceUp, Loaded, LoadFailed, LoadWanted, Tick
+from modelpool.core.events import CommandGone, EjectWanted, Event, InstanceUp, Loaded, LoadFailed, LoadWanted, Tick
 from modelpool.errors import ModelpoolError, from_code
 from modelpool.ports import Clock, Instance
 

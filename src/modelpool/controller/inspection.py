@@ -129,11 +129,11 @@ def _load_s(model: ModelState | None) -> float | None:
 
 def device_views(core: Core, described: dict[str, dict[str, Any]]) -> list[DeviceView]:
     """The ledgers of all devices."""
-    views = []
-    for instance in core.world.instances.values():
-        for device in instance.devices.values():
-            views.append(_device_view(device, instance.up, described.get(instance.ident, {}).get("pid")))
-    return views
+    return [
+        _device_view(device, instance.up, described.get(instance.ident, {}).get("pid"))
+        for instance in core.world.instances.values()
+        for device in instance.devices.values()
+    ]
 
 
 def _device_view(device: Device, up: bool, pid: int | None) -> DeviceView:
@@ -163,11 +163,11 @@ def explanation(core: Core, entry: Entry, history: list[Decision], now: float) -
 
 def statistics(counted: dict[str, ModelStatistics], entries: list[Entry], version: int) -> list[dict[str, Any]]:
     """Triton's rows; the counters are of the model, shown under its default version."""
-    rows = []
-    for entry in entries:
-        if entry.problem is None:
-            rows.append(counted.get(entry.name, ModelStatistics()).row(entry.name, str(version or entry.default_version)))
-    return rows
+    return [
+        counted.get(entry.name, ModelStatistics()).row(entry.name, str(version or entry.default_version))
+        for entry in entries
+        if entry.problem is None
+    ]
 
 
 def metrics(core: Core, plane: DataPlane, load_s: TimeHistogram, devices: list[DeviceView], known: int) -> MetricsSnapshot:

@@ -94,6 +94,4 @@ class Keeper:
         model = self._core.world.models.get(spec.name)
         learned = {kind: dataclasses.asdict(one) for kind, one in model.learned.items()} if model is not None else {}
         residency = {name: value for name, value in dataclasses.asdict(spec.residency).items() if value not in (None, float("inf"))}
-        self._line(
-            trace.Model(self._since(now), spec.name, spec.runtime, spec.isolation, spec.estimate_bytes, residency, learned)
-        )
+        self._line(trace.Model(self._since(now), spec.name, spec.runtime, spec.isolation, spec.estimate_bytes, residency, learned))

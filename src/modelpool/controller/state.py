@@ -74,8 +74,8 @@ class StateStore:
             if version > SCHEMA_VERSION:
                 db.close()
                 raise StateError(
-                    f"the state folder {self.folder} was written by a newer modelpool (state version {version}, this one knows {SCHEMA_VERSION}); "
-                    f"use that version, or name another folder with --state-dir"
+                    f"the state folder {self.folder} was written by a newer modelpool (state version {version}, this knows "
+                    f"{SCHEMA_VERSION}); use that version, or name another folder with --state-dir"
                 )
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
@@ -112,7 +112,9 @@ class StateStore:
     def decisions(self, limit: int) -> list[Decision]:
         """The latest decisions of earlier runs, oldest first."""
         rows = self._db.execute("SELECT at, kind, model, text, figures FROM journal ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
-        return [Decision(at=at, kind=kind, model=model, text=text, figures=json.loads(figures)) for at, kind, model, text, figures in rows[::-1]]
+        return [
+            Decision(at=at, kind=kind, model=model, text=text, figures=json.loads(figures)) for at, kind, model, text, figures in rows[::-1]
+        ]
 
     # --- writes ----------------------------------------------------------------------------------------------------------------
     def save_learned(self, model: str, revision: str, runtime: str, kind: str, learned: Learned) -> None:

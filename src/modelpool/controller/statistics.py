@@ -34,7 +34,18 @@ class TimeHistogram:
 class ModelStatistics:
     """One model's counters. Times in microseconds where the worker measured them, in seconds where we did."""
 
-    __slots__ = ("compute_us", "executions", "failure_s", "failures", "inferences", "last_ms", "outcomes", "queue_us", "success_s", "waited_s")
+    __slots__ = (
+        "compute_us",
+        "executions",
+        "failure_s",
+        "failures",
+        "inferences",
+        "last_ms",
+        "outcomes",
+        "queue_us",
+        "success_s",
+        "waited_s",
+    )
 
     def __init__(self) -> None:
         self.inferences = 0

@@ -37,8 +37,8 @@ def _learn_run_peak(world: World, copy: Copy, peak_bytes: int, now: float) -> No
     relieve(world, copy.device, now)
 
 
-SLACK_SHARE = 50
-"""Of a small budget, only so large a part is let pass: a fiftieth."""
+SLACK_SHARE = 25
+"""Of a small budget, only so large a part is let pass: 4 %."""
 
 
 def verify(world: World, instance: InstanceState, total_bytes: int, now: float) -> None:

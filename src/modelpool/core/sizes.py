@@ -21,15 +21,14 @@ def need_of(model: ModelState, device: Device) -> Need:
     if user is not None:
         return Need(user, user, 0, "user")
     run_peak = model.spec.run_peak_estimate_bytes
+    budget = device.budget_bytes - device.unreturned_bytes
     if (learned := model.learned.get(device.kind)) is not None:
-        if learned.run_peak_bytes >= 0:
-            run_peak = learned.run_peak_bytes
-        else:
-            run_peak = max(0, min(run_peak, device.budget_bytes - learned.private_bytes))
+        guess = max(0, min(run_peak, budget - learned.load_peak_bytes))
+        run_peak = learned.run_peak_bytes if learned.run_peak_bytes >= 0 else guess
         return Need(learned.private_bytes, learned.load_peak_bytes, run_peak, "measured")
     estimate = model.spec.estimate_bytes
-    run_peak = min(run_peak, max(0, device.budget_bytes - estimate))
-    load_peak = max(estimate, min(int(estimate * ESTIMATED_PEAK), device.budget_bytes))
+    run_peak = min(run_peak, max(0, budget - estimate))
+    load_peak = max(estimate, min(int(estimate * ESTIMATED_PEAK), budget))
     return Need(estimate, load_peak, run_peak, "estimate")
 
 

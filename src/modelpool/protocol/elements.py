@@ -136,7 +136,7 @@ def _depth(where: str, raw: msgspec.Raw) -> int:
         elif byte > _SPACE_END:
             break
     if not depth:
-        raise InvalidTensor(f"{where} has data that is not a list; write for example \"data\": [1, 2, 3]")
+        raise InvalidTensor(f'{where} has data that is not a list; write for example "data": [1, 2, 3]')
     if depth > MAX_RANK:
         raise InvalidTensor(f"{where} has data that is nested deeper than {MAX_RANK} lists")
     return depth

@@ -241,7 +241,7 @@ def _tensors(found: list[_TensorJson], side: str, body: Body, json_bytes: int) -
             _refuse_shared_memory(where, one.parameters.shared_memory_region)
         if size is None:
             if one.data is _NO_DATA:
-                raise InvalidTensor(f"{where} has no data; give it \"data\", or the parameter binary_data_size and bytes after the JSON")
+                raise InvalidTensor(f'{where} has no data; give it "data", or the parameter binary_data_size and bytes after the JSON')
             array = elements.from_json(where, one.datatype, one.shape, one.data)
         else:
             array = _binary(where, one, size, body, at, json_bytes)

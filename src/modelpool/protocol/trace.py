@@ -105,5 +105,7 @@ def read_trace(path: Path) -> Iterator[Line]:
             except msgspec.MsgspecError as error:
                 raise InvalidRequest(f"{path}, line {number}: not a line of a modelpool record ({error})") from error
             if number == 1 and not (isinstance(line, Begin) and line.trace_version == TRACE_VERSION):
-                raise InvalidRequest(f"{path} is not a record of trace version {TRACE_VERSION}; write one with modelpool serve --record FILE")
+                raise InvalidRequest(
+                    f"{path} is not a record of trace version {TRACE_VERSION}; write one with modelpool serve --record FILE"
+                )
             yield line

@@ -1,7 +1,7 @@
 """The contract between the worker and what runs models: one runtime per kind of file.
 
-A runtime turns a `LoadSpec` into a `LoadedModel`. The worker decodes requests, groups them, calls `execute` in one of the model's slots, and
-encodes the outcomes. Nothing here knows sockets or HTTP.
+A runtime turns a `LoadSpec` into a `LoadedModel`. The worker decodes requests, groups them, calls `execute` in one of the model's slots,
+and encodes the outcomes. Nothing here knows sockets or HTTP.
 """
 
 from __future__ import annotations

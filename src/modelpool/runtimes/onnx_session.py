@@ -101,9 +101,7 @@ class Session:
             for name, array in inputs.items()
         }
         found = self._session.run_with_ort_values(names, values)
-        return [
-            _raw_bits(value) if self._datatypes[name] == "BF16" else value.numpy() for name, value in zip(names, found, strict=True)
-        ]
+        return [_raw_bits(value) if self._datatypes[name] == "BF16" else value.numpy() for name, value in zip(names, found, strict=True)]
 
     def close(self) -> None:
         """Free the session, its weights and its threads."""

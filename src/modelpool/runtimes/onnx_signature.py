@@ -14,7 +14,6 @@ from modelpool.runtimes.batching import Admitted
 from modelpool.runtimes.onnx_session import as_texts
 from modelpool.runtimes.pymodel.config import Port, ports
 
-
 _FITTED_MOST = 1024
 """Shapes of inputs that a signature remembers to have found right."""
 
@@ -56,9 +55,7 @@ class Signature:
         declared = ports({"name": self._model, kind: config.get(kind, ())}, kind)
         in_file = {meta.name: meta for meta in real}
         if unknown := [port.name for port in declared if port.name not in in_file]:
-            raise LoadFailed(
-                f"the configuration of model {self._model!r} has the {kind} {unknown[0]!r}, but its file has {_list(in_file)}"
-            )
+            raise LoadFailed(f"the configuration of model {self._model!r} has the {kind} {unknown[0]!r}, but its file has {_list(in_file)}")
         batch = self._batch_dims(kind, real, bool(declared))
         if not declared:
             return {meta.name: Side(meta.datatype, meta.shape or None, None) for meta in real}
