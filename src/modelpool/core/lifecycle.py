@@ -17,8 +17,7 @@ def refresh(world: World, model: ModelState) -> None:
     world.waiting.pop(model.name, None)
     if model.name in world.hungry:
         world.changed()  # others may load again where this one had kept them out
-    if not model.wanted:
-        release_reservation(world, model.name)
+    release_reservation(world, model.name)
 
 
 def release_reservation(world: World, name: str) -> None:
@@ -140,7 +139,6 @@ def stay(world: World, copy: Copy) -> None:
     copy.device.stays(copy)
     copy.unload_reason = ""
     _answer_commands(world, copy)
-    release_reservation(world, copy.model.name)
     world.backlog.append(copy.model)
     refresh(world, copy.model)
     world.note("revoke", copy.model.name, "stays after all: the space is not needed any more", copy=copy.ident)
