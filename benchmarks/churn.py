@@ -1,6 +1,6 @@
 """Memory comes back: 50 models are loaded, run once and ejected in turn, 500 cycles in all; the worker's memory must not creep.
 
-    python -m benchmarks.churn
+    .venv/bin/python benchmarks/churn.py
 
 growth_mb: the worker's resident memory at the end less that after the first round over all models. growth_over_allowed_mb: by how much
 that is more than 10 % or 50 MB, whichever is larger; 0 is the goal.
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks._common import print_machine, print_result, server
+from modelpool.testing.benchmarking import print_machine, print_result, server
 from modelpool.client import Client
 from modelpool.testing.models import dense, dense_width
 

@@ -1,6 +1,6 @@
 """How close the gateway and its worker come to the least that a Python server can do.
 
-    python -m benchmarks.data_path
+    .venv/bin/python benchmarks/data_path.py
 
 A tiny model's inference over HTTP is compared with a bare httptools/uvloop server that sends each body back, asked with the same
 bytes by the same load generator, which checks every answer. Rounds alternate, and ratios are taken within a round, so that a machine
@@ -26,7 +26,7 @@ import httpx
 import msgspec
 import uvloop
 
-from benchmarks._common import print_machine, print_result, server
+from modelpool.testing.benchmarking import print_machine, print_result, server
 from modelpool.testing.models import add_sub, write_config
 
 VARIANTS = 64

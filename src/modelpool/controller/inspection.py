@@ -130,10 +130,15 @@ def _load_s(model: ModelState | None) -> float | None:
 def device_views(core: Core, described: dict[str, dict[str, Any]]) -> list[DeviceView]:
     """The ledgers of all devices."""
     return [
-        _device_view(device, instance.up, described.get(instance.ident, {}).get("pid"))
+        _device_view(device, instance.up, _shared_pid(instance.ident, described))
         for instance in core.world.instances.values()
         for device in instance.devices.values()
     ]
+
+
+def _shared_pid(instance: str, described: dict[str, dict[str, Any]]) -> int | None:
+    processes = described.get(instance, {}).get("processes", ())
+    return next((process["pid"] for process in processes if process["name"] == instance), None)
 
 
 def _device_view(device: Device, up: bool, pid: int | None) -> DeviceView:

@@ -50,18 +50,16 @@ def demand(candidates: Sequence[Copy], context: EvictionContext) -> Iterator[Cop
     (b) Then the lowest arrival rate over `demand_window_s` first, ties to the oldest completion. A priority doubles a rate at each step.
     """
     horizon = context.now - context.settings.idle_window_s
-    rest: list[Copy] = []
-    for copy in candidates:  # (a)
-        if copy.idle_since < horizon:
-            yield copy
-        else:
-            rest.append(copy)
+    idle = 0
+    while idle < len(candidates) and candidates[idle].idle_since < horizon:  # (a)
+        yield candidates[idle]
+        idle += 1
+    rest = candidates[idle:]
     if not rest:
         return
-    rows = np.fromiter((copy.slot for copy in rest), np.intp, len(rest))  # (b)
-    rates = context.demand.rates(rows, context.demand_window_s, context.now)
-    rates *= np.exp2(np.fromiter((copy.model.priority for copy in rest), np.float64, len(rest)))
-    for index in np.argsort(rates, kind="stable"):
+    rates = context.demand.rates(np.array([copy.slot for copy in rest]), context.demand_window_s, context.now)  # (b)
+    rates *= np.exp2([copy.model.priority for copy in rest])
+    for index in np.argsort(rates, kind="stable").tolist():
         yield rest[index]
 
 

@@ -65,23 +65,27 @@ def evictable(copy: Copy) -> bool:
     return copy.state is CopyState.READY and not kept(copy) and (copy.served > 0 or not copy.wanted)
 
 
-def candidates(device: Device) -> tuple[list[Copy], list[Copy], list[Copy]]:
-    """The evictable copies of a device: idle, leased, and with a queue; each in order of their last completion."""
-    idle: list[Copy] = []
+def in_order(world: World, device: Device, load_s: float, now: float, reach: Reach = Reach.BACKLOGGED) -> Iterator[Copy]:
+    """The copies of a device that may be chosen, in the order in which they would be: idle ones, leased ones, those with a queue.
+
+    The policy orders all copies at once; which of them may go is looked at one by one, since few are needed.
+    """
+    policy = POLICIES[world.settings.eviction]
     leased: list[Copy] = []
     backlogged: list[Copy] = []
-    for copy in device.order.values():
-        if evictable(copy):
-            (backlogged if copy.model.queue else leased if copy.leases else idle).append(copy)
-    return idle, leased, backlogged
-
-
-def in_order(world: World, device: Device, load_s: float, now: float, reach: Reach = Reach.BACKLOGGED) -> Iterator[Copy]:
-    """The copies of a device that may be chosen, in the order in which they would be."""
-    policy = POLICIES[world.settings.eviction]
-    context = EvictionContext(now, world.demand, world.settings, load_s)
-    for group in candidates(device)[: reach.value]:
-        yield from policy(group, context)
+    for copy in policy(list(device.order.values()), EvictionContext(now, world.demand, world.settings, load_s)):
+        if not evictable(copy):
+            continue
+        if copy.model.queue:
+            backlogged.append(copy)
+        elif copy.leases:
+            leased.append(copy)
+        else:
+            yield copy
+    if reach is not Reach.IDLE:
+        yield from leased
+    if reach is Reach.BACKLOGGED:
+        yield from backlogged
 
 
 def _reach(world: World, model: ModelState, now: float) -> Reach:

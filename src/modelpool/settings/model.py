@@ -143,7 +143,7 @@ class Settings(BaseModel):
     request_timeout_s: Seconds = _setting(120.0, "Longest time that a request waits before it starts.", "2m", gt=0)
     load_timeout_s: Seconds = _setting(600.0, "Longest time that a load may take before its process is recycled.", "10m", gt=0)
     verify_timeout_s: Seconds = _setting(10.0, "Time in which an unloaded model's memory must come back.", "10s", gt=0)
-    verify_slack_bytes: Bytes = _setting(16 * _MIB, "Memory that an unload may leave behind without being noticed; at most 4 % of the budget.", "16MiB")
+    verify_slack_bytes: Bytes = _setting(16 * _MIB, "Memory that an unload may leave behind unnoticed; at most 4 % of the budget.", "16MiB")
     unreturned_limit_bytes: Bytes = _setting(
         64 * _MIB, "Memory that did not come back above which a worker is drained and recycled.", "64MiB"
     )
