@@ -60,6 +60,7 @@ class Copy:
         "instance",
         "isolated",
         "keep_alive_s",
+        "killed",
         "leases",
         "live",
         "load_peak_bytes",
@@ -100,6 +101,7 @@ class Copy:
         self.keep_alive_s = 0.0
         self.unload_reason = ""
         self.slot = -1
+        self.killed = False
         self.route: Any = None
 
     def move(self, to: CopyState, now: float) -> None:

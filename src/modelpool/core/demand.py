@@ -40,7 +40,8 @@ class _Ring:
 class DemandTable:
     """Arrivals by model in two rings: 64 buckets of a second, 128 of 16 s (34 minutes).
 
-    A model holds a row from `open_row` to `close_row`. Windows are rounded up to whole buckets and end with the present one.
+    A model holds a row from `open_row` to `close_row`. Windows are rounded up to whole buckets and end with the present one. Arrivals of the
+    present second gather in a dictionary, which is cheaper to count in, until it is over or a rate is asked for.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class DemandTable:
         self._free: list[int] = []
         self._rows = 0
         self._second = 0
+        self._fresh: dict[int, int] = {}
 
     def open_row(self) -> int:
         """A row of zeros for a new model."""
@@ -63,6 +65,7 @@ class DemandTable:
 
     def close_row(self, row: int) -> None:
         """Give a row back."""
+        self._fresh.pop(row, None)
         self._fine.counts[row] = 0
         self._coarse.counts[row] = 0
         self._free.append(row)
@@ -72,10 +75,19 @@ class DemandTable:
         second = int(now)
         if second > self._second:
             self._advance(second)
-        self._fine.counts[row, self._fine.newest % FINE_BUCKETS] += 1
-        self._coarse.counts[row, self._coarse.newest % COARSE_BUCKETS] += 1
+        fresh = self._fresh
+        fresh[row] = fresh.get(row, 0) + 1
+
+    def _settle(self) -> None:
+        """Put the arrivals of the present second where they belong."""
+        if self._fresh:
+            rows, counts = list(self._fresh), list(self._fresh.values())
+            self._fine.counts[rows, self._fine.newest % FINE_BUCKETS] += counts
+            self._coarse.counts[rows, self._coarse.newest % COARSE_BUCKETS] += counts
+            self._fresh = {}
 
     def _advance(self, second: int) -> None:
+        self._settle()
         self._second = second
         self._fine.advance(second)
         if (coarse := int(second / COARSE_S)) > self._coarse.newest:
@@ -85,6 +97,8 @@ class DemandTable:
         """Arrivals a second of each row over the last `window_s` (at most 34 minutes)."""
         if int(now) > self._second:
             self._advance(int(now))
+        else:
+            self._settle()
         ring = self._fine if window_s < FINE_S * FINE_BUCKETS else self._coarse
         buckets = min(ring.buckets, max(1, int(-(-window_s // ring.width_s))))
         return ring.sums(rows, buckets) / (buckets * ring.width_s)

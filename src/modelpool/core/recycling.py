@@ -35,7 +35,8 @@ def kill(world: World, copy: Copy, reason: str, now: float) -> None:
     if not copy.isolated or instance.recycling:
         recycle(world, instance, reason, now)
         _send(world, instance)
-    elif copy.unload_reason != "recycle":
+    elif not copy.killed:
+        copy.killed = True
         world.note("recycle", copy.model.name, reason, instance=copy.instance)
         if copy.state is CopyState.READY:
             hold_back(world, copy, now)
