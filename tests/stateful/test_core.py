@@ -392,4 +392,4 @@ def test_the_core_keeps_its_invariants_under_random_events() -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_the_core_keeps_its_invariants_under_many_random_events() -> None:
-    run_state_machine_as_test(CoreMachine, settings=settings(max_examples=3000, stateful_step_count=80))
+    run_state_machine_as_test(CoreMachine, settings=settings(max_examples=500, stateful_step_count=80))

@@ -189,7 +189,7 @@ def _serve(world: World, copy: Copy, now: float) -> None:
         return
     become_ready(world, copy, now)
     admit(world, copy.model, now)
-    if reason == "recycle":
+    if copy.killed or world.instances[copy.instance].recycling:
         hold_back(world, copy, now)
     elif reason:
         leave(world, copy, reason, now)

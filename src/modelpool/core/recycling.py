@@ -25,8 +25,8 @@ def recycle(world: World, instance: InstanceState, reason: str, now: float) -> N
         for copy in list(device.copies.values()):
             if copy.state is CopyState.READY:
                 hold_back(world, copy, now)
-            elif copy.unload_reason in ("", "space"):
-                copy.unload_reason = "recycle"
+            elif copy.unload_reason == "space":
+                copy.unload_reason = "recycle"  # it must not stay after all
 
 
 def kill(world: World, copy: Copy, reason: str, now: float) -> None:
