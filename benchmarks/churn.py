@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from modelpool.testing.benchmarking import print_machine, print_result, server
 from modelpool.client import Client
+from modelpool.testing.benchmarking import print_machine, print_result, server
 from modelpool.testing.models import dense, dense_width
 
 MODELS, ROUNDS = 50, 10

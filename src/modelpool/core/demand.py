@@ -40,8 +40,8 @@ class _Ring:
 class DemandTable:
     """Arrivals by model in two rings: 64 buckets of a second, 128 of 16 s (34 minutes).
 
-    A model holds a row from `open_row` to `close_row`. Windows are rounded up to whole buckets and end with the present one. Arrivals of the
-    present second gather in a dictionary, which is cheaper to count in, until it is over or a rate is asked for.
+    A model holds a row from `open_row` to `close_row`. Windows are rounded up to whole buckets and end with the present one. Arrivals
+    of the present second gather in a dictionary, which is cheaper to count in, until it is over or a rate is asked for.
     """
 
     def __init__(self) -> None:
