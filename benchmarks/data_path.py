@@ -24,6 +24,7 @@ from typing import cast
 import httptools
 import httpx
 import msgspec
+import psutil
 import uvloop
 
 from modelpool.testing.benchmarking import print_machine, print_result, server
@@ -210,18 +211,37 @@ class Rounds:
         return statistics.median(model / echo for model, echo in zip(self.model, self.echo, strict=True))
 
 
-async def compare(echo_port: int, url: str, rounds: int, seconds: float) -> dict[int, Rounds]:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One side of the comparison, and the process that it runs in, with its children."""
+
+    port: int
+    questions: Sequence[Question]
+    process: psutil.Process
+
+    def cpu_s(self) -> float:
+        """Processor time that it has used so far."""
+        times = [process.cpu_times() for process in (self.process, *self.process.children(recursive=True))]
+        return sum(one.user + one.system for one in times)
+
+
+async def measure(target: Target, connections: int, seconds: float) -> tuple[float, float]:
+    """Answers per second, and about how many microseconds of processor time each took."""
+    before, started = target.cpu_s(), time.perf_counter()
+    rate = await requests_per_s(target.port, target.questions, connections, seconds)
+    return rate, (target.cpu_s() - before) / (time.perf_counter() - started) / rate * 1e6
+
+
+async def compare(targets: tuple[Target, Target], rounds: int, seconds: float) -> dict[int, Rounds]:
     """Rates of both, in alternation, by number of connections."""
-    targets = (echo_port, echo_questions()), (int(url.rpartition(":")[2]), model_questions(url))
     found = {connections: Rounds() for connections in CONNECTIONS}
     for number in range(rounds):
         for connections, rates in found.items():
-            echo, model = [await requests_per_s(port, questions, connections, seconds) for port, questions in targets]
+            (echo, echo_us), (model, model_us) = [await measure(target, connections, seconds) for target in targets]
             rates.echo.append(echo)
             rates.model.append(model)
-            print(
-                f"round {number + 1}, {connections:2} connections: echo {echo:7.0f}/s, model {model:7.0f}/s, {model / echo:.3f}", flush=True
-            )
+            sides = f"echo {echo:6.0f}/s ({echo_us:3.0f} us of CPU each), model {model:6.0f}/s ({model_us:3.0f} us)"
+            print(f"round {number + 1}, {connections:2} connections: {sides}, {model / echo:.3f}", flush=True)
     return found
 
 
@@ -237,8 +257,10 @@ def main() -> None:
     echo = context.Process(target=_serve_echo, args=(there,), daemon=True)
     echo.start()
     try:
-        with server(build) as (url, _):
-            found = uvloop.run(compare(int(here.recv()), url, options.rounds, options.seconds))
+        with server(build) as (url, process):
+            bare = Target(int(here.recv()), echo_questions(), psutil.Process(echo.pid))
+            model = Target(int(url.rpartition(":")[2]), model_questions(url), process)
+            found = uvloop.run(compare((bare, model), options.rounds, options.seconds))
     finally:
         echo.terminate()
         echo.join()
