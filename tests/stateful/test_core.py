@@ -41,8 +41,8 @@ from tests.core_shell import ANY_OVERRUN, CoreShell
 NAMES = [f"m{number}" for number in range(6)]
 DEVICES = ("cpu", "cuda:0")
 PATIENCE_S = 400.0
-MEASURING = (Loaded, Unloaded, Observed, BudgetChanged, InstanceUp, ModelAdded)
-"""Events that may show a device to be over its budget without a decision of the core."""
+MEASURING = (Loaded, Unloaded, Observed, BudgetChanged, InstanceUp, ModelAdded, PinWanted)
+"""Events that may show a device to be over its budget without a decision of the core; a pin keeps what was to leave for that."""
 
 names = st.sampled_from(NAMES)
 sizes = st.integers(0, 130)

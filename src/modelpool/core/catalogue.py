@@ -33,6 +33,7 @@ def model_added(world: World, event: ModelAdded, now: float) -> None:
                 set_keep_alive(world, copy, now)
         if model.pinned:
             _keep(world, model, now)
+    world.demand.weigh(model.row, 2.0**model.priority)
     model.learned.update(event.learned)
     world.unstick(spec.name)
     refresh(world, model)

@@ -83,7 +83,9 @@ class Core:
         model: ModelState = copy.model
         model.last_completion = now
         if copy.state is CopyState.READY:
-            copy.device.order.move_to_end(copy.ident)
+            order = copy.device.order
+            del order[copy.ident]
+            order[copy.ident] = copy
             if model.queue:
                 self.world.backlog.append(model)
                 return True

@@ -10,31 +10,35 @@ COARSE_S, COARSE_BUCKETS = 16.0, 128
 
 
 class _Ring:
-    """Counts in buckets of equal width, one row a model, the oldest bucket overwritten by the newest."""
+    """Running totals at the end of buckets of equal width, a column for each model's row; the newest overwrites the oldest.
 
-    __slots__ = ("buckets", "counts", "newest", "width_s")
+    Arrivals of a window are the difference of two totals. Totals may run over: their difference does not.
+    """
+
+    __slots__ = ("buckets", "newest", "totals", "width_s")
 
     def __init__(self, width_s: float, buckets: int) -> None:
         self.width_s = width_s
         self.buckets = buckets
         self.newest = 0
-        self.counts: NDArray[np.int32] = np.zeros((64, buckets), np.int32)
+        self.totals: NDArray[np.uint32] = np.zeros((buckets + 1, 64), np.uint32)
+
+    def present(self) -> NDArray[np.uint32]:
+        """The totals up to now."""
+        present: NDArray[np.uint32] = self.totals[self.newest % (self.buckets + 1)]
+        return present
 
     def advance(self, bucket: int) -> None:
-        """Empty the buckets between the newest and this one."""
-        gap = bucket - self.newest
-        if gap >= self.buckets:
-            self.counts[:] = 0
-        else:
-            for step in range(1, gap + 1):
-                self.counts[:, (self.newest + step) % self.buckets] = 0
+        """Go on to a later bucket; nothing arrived between."""
+        present = self.present()
+        for step in range(1, min(bucket - self.newest, self.buckets + 1) + 1):
+            self.totals[(bucket - step + 1) % (self.buckets + 1)] = present
         self.newest = bucket
 
-    def sums(self, rows: NDArray[np.intp], buckets: int) -> NDArray[np.int64]:
-        """Arrivals of some rows in the last so many buckets, the current one included."""
-        columns = (self.newest - np.arange(buckets)) % self.buckets
-        picked: NDArray[np.int64] = self.counts[rows[:, None], columns].sum(axis=1, dtype=np.int64)
-        return picked
+    def before(self, buckets: int) -> NDArray[np.uint32]:
+        """The totals before the last so many buckets, the current one included."""
+        before: NDArray[np.uint32] = self.totals[(self.newest - buckets) % (self.buckets + 1)]
+        return before
 
 
 class DemandTable:
@@ -51,6 +55,7 @@ class DemandTable:
         self._rows = 0
         self._second = 0
         self._fresh: dict[int, int] = {}
+        self._weights: NDArray[np.float64] = np.ones(64)
 
     def open_row(self) -> int:
         """A row of zeros for a new model."""
@@ -59,16 +64,23 @@ class DemandTable:
         row = self._rows
         self._rows += 1
         for ring in (self._fine, self._coarse):
-            if row >= len(ring.counts):
-                ring.counts = np.concatenate([ring.counts, np.zeros_like(ring.counts)])
+            if row >= ring.totals.shape[1]:
+                ring.totals = np.concatenate([ring.totals, np.zeros_like(ring.totals)], axis=1)
+        if row >= len(self._weights):
+            self._weights = np.concatenate([self._weights, np.ones_like(self._weights)])
         return row
 
     def close_row(self, row: int) -> None:
         """Give a row back."""
         self._fresh.pop(row, None)
-        self._fine.counts[row] = 0
-        self._coarse.counts[row] = 0
+        self._fine.totals[:, row] = 0
+        self._coarse.totals[:, row] = 0
+        self._weights[row] = 1.0
         self._free.append(row)
+
+    def weigh(self, row: int, weight: float) -> None:
+        """Say how much a row's arrivals count beside those of others."""
+        self._weights[row] = weight
 
     def arrive(self, row: int, now: float) -> None:
         """Count one arrival."""
@@ -81,9 +93,10 @@ class DemandTable:
     def _settle(self) -> None:
         """Put the arrivals of the present second where they belong."""
         if self._fresh:
-            rows, counts = list(self._fresh), list(self._fresh.values())
-            self._fine.counts[rows, self._fine.newest % FINE_BUCKETS] += counts
-            self._coarse.counts[rows, self._coarse.newest % COARSE_BUCKETS] += counts
+            fine, coarse = self._fine.present(), self._coarse.present()
+            for row, count in self._fresh.items():
+                fine[row] += count
+                coarse[row] += count
             self._fresh = {}
 
     def _advance(self, second: int) -> None:
@@ -95,14 +108,25 @@ class DemandTable:
 
     def rates(self, rows: NDArray[np.intp], window_s: float, now: float) -> NDArray[np.float64]:
         """Arrivals a second of each row over the last `window_s` (at most 34 minutes)."""
+        ring, buckets = self._window(window_s, now)
+        arrived = ring.present().take(rows) - ring.before(buckets).take(rows)
+        return arrived / (buckets * ring.width_s)
+
+    def weighted(self, rows: NDArray[np.intp], window_s: float, now: float) -> NDArray[np.float64]:
+        """Rates of rows, each times its weight."""
+        return self.rates(rows, window_s, now) * self._weights.take(rows)
+
+    def rate(self, row: int, window_s: float, now: float) -> float:
+        """Arrivals a second of one row."""
+        ring, buckets = self._window(window_s, now)
+        arrived = int(ring.present()[row]) - int(ring.before(buckets)[row])
+        return arrived % 2**32 / (buckets * ring.width_s)
+
+    def _window(self, window_s: float, now: float) -> tuple[_Ring, int]:
+        """The ring that has this window, up to date, and the window's buckets."""
         if int(now) > self._second:
             self._advance(int(now))
         else:
             self._settle()
         ring = self._fine if window_s < FINE_S * FINE_BUCKETS else self._coarse
-        buckets = min(ring.buckets, max(1, int(-(-window_s // ring.width_s))))
-        return ring.sums(rows, buckets) / (buckets * ring.width_s)
-
-    def rate(self, row: int, window_s: float, now: float) -> float:
-        """Arrivals a second of one row."""
-        return float(self.rates(np.array([row]), window_s, now)[0])
+        return ring, min(ring.buckets, max(1, int(-(-window_s // ring.width_s))))

@@ -57,8 +57,8 @@ def demand(candidates: Sequence[Copy], context: EvictionContext) -> Iterator[Cop
     rest = candidates[idle:]
     if not rest:
         return
-    rates = context.demand.rates(np.array([copy.slot for copy in rest]), context.demand_window_s, context.now)  # (b)
-    rates *= np.exp2([copy.model.priority for copy in rest])
+    rows = np.fromiter([copy.slot for copy in rest], np.intp, len(rest))  # (b)
+    rates = context.demand.weighted(rows, context.demand_window_s, context.now)
     for index in np.argsort(rates, kind="stable").tolist():
         yield rest[index]
 

@@ -86,8 +86,6 @@ def _standing(world: World, copy: Copy, now: float) -> str:
 
 # --- the model -------------------------------------------------------------------------------------------------------------------
 def _absence(model: ModelState, now: float) -> str:
-    if model.removed:
-        return "it left the catalogue"
     if model.evicted_at is not None:
         return f"it is not resident: unloaded to make room {format_duration(now - model.evicted_at)} ago"
     return "it is not resident"

@@ -85,7 +85,7 @@ def _stranger(world: World, name: str) -> ModelState:
 
 
 def _measured(learned: Learned) -> Need:
-    return Need(learned.private_bytes, learned.load_peak_bytes, learned.run_peak_bytes, "measured")
+    return Need(learned.private_bytes, learned.load_peak_bytes, max(0, learned.run_peak_bytes), "measured")
 
 
 def instance_down(world: World, event: InstanceDown, now: float) -> None:

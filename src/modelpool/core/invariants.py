@@ -8,7 +8,7 @@
 5  waiters      whoever waits has a copy on its way, a reservation, or is in `waiting`; nobody waits for a READY copy that has room
 6  progress     while nothing is in motion nobody waits, but for one whose time to be hungry is still to come
 7  bound        no queue is longer than `queue_bound`
-8  pinned       a pinned model's copy is never on its way out for space or idleness
+8  pinned       a pinned model's copy never drains for space or idleness, unless another has taken its place
 9  dead         an instance that is down, or about to be started anew, has no READY copies and no reservations; one that is down no copies
 10 removed      a model that left the catalogue has no waiters and no READY copy, and goes with its last copy
 11 loads        no instance has more than `loads_at_once` loads in progress
@@ -66,6 +66,7 @@ def _check_sums(device: Device) -> None:
         assert listed is None or dict(listed) == found, f"sums: {device.name} lists {sorted(listed)}, not {sorted(found)}"
         total = sum(copy.charge_bytes for copy in found.values())
         assert listed_bytes is None or listed_bytes == total, f"sums: {device.name} counts {listed_bytes}, not {total}"
+    assert all(peak >= 0 for peak, _ in device.peaks), f"sums: a run peak of {device.name} is below 0"
     assert device.peaks == sorted((copy.run_peak_bytes, copy.ident) for copy in copies), f"sums: run peaks of {device.name}"
 
 
@@ -87,7 +88,7 @@ def _check_copy(world: World, copy: Copy) -> None:
     if copy.leases:
         assert copy.state in (CopyState.READY, CopyState.DRAINING), f"leases: copy {copy.ident} is {copy.state.value} with {copy.leases}"
     assert copy.leases <= world.settings.max_in_flight, f"bound: copy {copy.ident} has {copy.leases} leases"
-    if copy.model.pinned and copy.state is CopyState.DRAINING:
+    if copy.model.pinned and copy.state is CopyState.DRAINING and not copy.model.covered():
         assert copy.unload_reason not in ("space", "idle"), f"pinned: {copy.model.name} drains for {copy.unload_reason}"
 
 

@@ -12,7 +12,6 @@ Neither sum exceeds the budget by a decision of the planner; a measurement or a 
 from __future__ import annotations
 
 from bisect import insort
-from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -43,7 +42,10 @@ class Need:
 
 
 class Device:
-    """One device of one instance: its budget, its copies, and the sums over them, kept as copies move."""
+    """One device of one instance: its budget, its copies, and the sums over them, kept as copies move.
+
+    order: the READY copies, the one whose last completion is oldest first.
+    """
 
     __slots__ = (
         "budget_bytes",
@@ -72,7 +74,7 @@ class Device:
         self.copies: dict[int, Copy] = {}
         self.loading: dict[int, Copy] = {}
         self.leaving: dict[int, Copy] = {}
-        self.order: OrderedDict[int, Copy] = OrderedDict()
+        self.order: dict[int, Copy] = {}
         self.peaks: list[tuple[int, int]] = []
         self.reserved: dict[str, Need] = {}
         self.resident_bytes = 0

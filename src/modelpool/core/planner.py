@@ -119,11 +119,12 @@ def choose_victims(
             break
     else:
         return None
+    needed = set(chosen)
     for ident in list(chosen)[-2::-1]:  # rule 5; the last one chosen was needed
-        copy = chosen.pop(ident)
-        if not device.fits(need, chosen, model):
-            chosen[ident] = copy
-    return tuple(chosen.values())
+        needed.remove(ident)
+        if not device.fits(need, needed, model):
+            needed.add(ident)
+    return tuple(copy for ident, copy in chosen.items() if ident in needed)
 
 
 def plan_on(world: World, model: ModelState, device: Device, now: float, *, may_evict: bool = True) -> Plan:
@@ -145,15 +146,19 @@ def plan_on(world: World, model: ModelState, device: Device, now: float, *, may_
 
 def _only_kept_left(device: Device, need: Need, model: ModelState) -> bool:
     """Whether pinned and kept copies alone are in the way, so that waiting does not help."""
-    if device.loading or device.reserved or device.unreturned_bytes:
+    if device.loading or device.reserved:
         return False
-    return not device.fits(need, [copy.ident for copy in device.order.values() if not kept(copy)], model.name)
+    return _least_bytes(device, need, model) - device.unreturned_bytes > device.budget_bytes
 
 
-def unreturned_blocks(device: Device, need: Need) -> bool:
+def unreturned_blocks(device: Device, need: Need, model: ModelState) -> bool:
     """Whether bytes that did not come back after unloads keep a model out, though everything that may leave left."""
-    staying = sum(copy.charge_bytes for copy in device.order.values() if kept(copy))
-    return device.unreturned_bytes > 0 and need.alone + staying + device.unreturned_bytes > device.budget_bytes
+    return device.unreturned_bytes > 0 and _least_bytes(device, need, model) > device.budget_bytes
+
+
+def _least_bytes(device: Device, need: Need, model: ModelState) -> int:
+    """What would be committed if everything that may ever leave for the model had left."""
+    return device.committed_bytes(need, [copy.ident for copy in device.order.values() if not kept(copy)], model.name)
 
 
 def eligible(world: World, model: ModelState, wanted: str | None = None) -> list[Device]:

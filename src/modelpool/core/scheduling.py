@@ -105,7 +105,7 @@ def _place(world: World, model: ModelState, open_instances: set[str], now: float
                 _give_up(world, model, wanted, "device_not_found", message, now)
             else:
                 world.stuck.add(model.name)
-        case Verdict.LATER:
+        case _:  # LATER
             world.stuck.add(model.name)
             if may_evict:
                 _wait_on(world, model, found, now)
@@ -118,7 +118,7 @@ def _wait_on(world: World, model: ModelState, found: Plan, now: float) -> None:
         world.timers.set(hungry_at, "hungry", model, model.hungry_alarm)
         return
     world.hungry[model.name] = {device.instance for device in eligible(world, model)}
-    if found.device is not None and unreturned_blocks(found.device, found.need):
+    if found.device is not None and unreturned_blocks(found.device, found.need, model):
         text = f"'{model.name}' waits for {format_bytes(found.device.unreturned_bytes)} that did not come back after unloads"
         recycle(world, world.instances[found.device.instance], text, now)
 

@@ -55,6 +55,7 @@ def test_the_core_says_what_it_waits_for() -> None:
     shell.request("a")
     shell.loaded("a")
     shell.request("b")
+    shell.add(spec("idle", 10))
     assert shell.core.in_flight == 1
     assert shell.core.queued == 1
     assert shell.core.waiting_for() == {"a": 1, "b": 1}
@@ -158,6 +159,25 @@ def test_an_eject_during_a_load_waits_for_those_who_wait() -> None:
     shell.work()
     assert shell.done[command].devices == ("cpu",)
     assert not shell.world.models["a"].copies
+
+
+def test_the_time_of_a_load_that_is_done_means_nothing() -> None:
+    shell = pool(100, 60)
+    command = shell.load("a", deadline=shell.now + 5)
+    shell.work()
+    shell.wait(6)
+    assert shell.done[command].code is None
+
+
+def test_two_users_may_eject_the_same_model() -> None:
+    shell = pool(100, 60)
+    shell.serve("a")
+    running = shell.request("a")
+    commands = [shell.eject("a"), shell.eject("a", "cpu")]
+    shell.end(running)
+    shell.work()
+    assert all(shell.done[command].devices == ("cpu",) for command in commands)
+    shell.wait(400)  # the keep-alive of a copy that is gone means nothing
 
 
 def test_an_eject_of_what_is_not_there_is_refused() -> None:
@@ -401,6 +421,8 @@ def test_run_peaks_are_learned_and_make_room() -> None:
     shell.send(Observed("local", 1, run_peaks=((shell.copy("b").ident, 50), (999, 5))))
     assert shell.leaving() == ["a"]
     assert shell.world.models["b"].learned["cpu"].run_peak_bytes == 50
+    shell.send(Observed("local", 1, run_peaks=((shell.copy("b").ident, 40),)))
+    assert shell.world.models["b"].learned["cpu"].run_peak_bytes == 50
 
 
 def test_a_model_measured_larger_than_any_budget_is_sent_away_and_never_tried_again() -> None:
@@ -412,6 +434,18 @@ def test_a_model_measured_larger_than_any_budget_is_sent_away_and_never_tried_ag
     assert shell.refused[request].code == "never_fits"
     shell.work()
     assert shell.refused[shell.request("a")].code == "never_fits"
+
+
+def test_an_eviction_after_the_keep_alive_is_not_premature() -> None:
+    shell = pool(100, 60, 60, 60, keep_alive_s=5.0)
+    shell.send(PinWanted("a", True))
+    shell.work()
+    shell.wait(10)
+    shell.send(PinWanted("a", False))
+    shell.serve("b")
+    assert shell.world.counters.premature_unloads == 0
+    shell.serve("c")
+    assert shell.world.counters.premature_unloads == 1
 
 
 # --- placement -------------------------------------------------------------------------------------------------------------------
@@ -429,6 +463,31 @@ def test_a_request_waits_for_an_instance_that_is_coming() -> None:
     shell.add(spec("a", 40))
     request = shell.request("a")
     shell.up(cpu=100)
+    shell.work()
+    assert request in shell.leases
+
+
+def test_a_request_waits_for_a_device_of_an_instance_that_is_down() -> None:
+    shell = CoreShell()
+    shell.up("one", 1, cpu=100)
+    shell.up("two", 1, cuda_0=100)
+    shell.send(InstanceDown("two", 1, "killed"))
+    shell.add(spec("a", 40, device_kinds=("cuda",)))
+    request = shell.request("a")
+    assert request in shell.asked
+    shell.up("two", 2, cuda_0=100)
+    shell.work()
+    assert request in shell.leases
+
+
+def test_a_request_waits_for_a_device_whose_instance_is_busy() -> None:
+    shell = CoreShell()
+    shell.up("one", 1, cpu=100)
+    shell.up("two", 1, cuda_0=100)
+    shell.add(spec("a", 40, device_kinds=("cuda",)), spec("b", 40, device_kinds=("cuda",)))
+    shell.request("a")
+    request = shell.request("b")
+    assert len(shell.loads) == 1
     shell.work()
     assert request in shell.leases
 
