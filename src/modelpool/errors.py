@@ -44,6 +44,7 @@ class ModelpoolError(Exception):
     code: ClassVar[str] = "internal_error"
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        message = message.encode("utf-8", "backslashreplace").decode()  # a model's own words may be no text that can be sent
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s

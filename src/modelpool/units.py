@@ -18,6 +18,8 @@ _SIZE_UNITS = {
 }
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 64
+_LONGEST_S = 1e15
+"""Longer durations are for ever."""
 
 
 def parse_bytes(value: object) -> int:
@@ -34,7 +36,7 @@ def parse_bytes(value: object) -> int:
 def parse_duration(value: object) -> float:
     """Seconds from `5m`, `1h30m`, `250ms`, `inf` or a bare number of seconds. Raises InvalidRequest."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:  # not true of nan
-        return float(value)
+        return float(value) if value < _LONGEST_S else math.inf
     if isinstance(value, str) and len(value) <= _LONGEST:
         text = value.strip()
         if text.lower() == "inf":

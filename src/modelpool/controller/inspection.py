@@ -19,11 +19,13 @@ from modelpool.controller.views import (
     ModelCounters,
     ModelView,
 )
+from modelpool.core.admission import missing_device
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.core import Core
 from modelpool.core.explain import explain
 from modelpool.core.inspect import model_state, size_of
 from modelpool.core.ledger import Device
+from modelpool.core.planner import never_fits
 from modelpool.core.state import ModelState
 from modelpool.errors import SetupError
 from modelpool.repository.entry import Entry
@@ -61,7 +63,11 @@ def loadable(core: Core, name: str, now: float) -> bool:
     model = core.world.models.get(name)
     if model is None or model.removed:
         return False
-    return bool(model.ready) or model.failure is None or now >= model.failure.until
+    if model.ready:
+        return True
+    if model.failure is not None and now < model.failure.until:
+        return False
+    return never_fits(core.world, model) is None and missing_device(core.world, model, None) is None
 
 
 def _state(core: Core, entry: Entry) -> tuple[str, str]:

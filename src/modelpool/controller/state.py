@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelpool.controller.views import Decision
 from modelpool.core.model import Learned
@@ -20,6 +21,8 @@ from modelpool.errors import StateError
 
 SCHEMA_VERSION = 1
 BATCH_S = 0.5
+RETRY_S = 5.0
+"""Time between two tries to write what could not be written."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS learned (
@@ -36,18 +39,27 @@ CREATE INDEX IF NOT EXISTS journal_model ON journal (model, id);
 log = logging.getLogger("modelpool.state")
 
 
+class _Job(NamedTuple):
+    """A write. key: what it is about, where a later one of the same statement makes it needless; None: a line of the journal."""
+
+    statement: str
+    values: tuple[Any, ...]
+    key: tuple[str, ...] | None
+
+
 class StateStore:
     """The state folder: one server at a time holds it.
 
-    Reads happen at start; writes go to a thread of their own and never wait for the disk. A write that fails (a full disk) is logged, kept
-    in `problem`, and the server goes on with what it has in memory.
+    Reads happen at start; writes go to a thread of their own and never wait for the disk. A write that fails (a full disk) is logged and
+    kept in `problem`, the server goes on with what it has in memory, and all but the journal is tried again until it is written.
     """
 
     def __init__(self, folder: Path, journal_entries: int) -> None:
         self.folder = folder
         self.problem: str | None = None
         self._journal_entries = journal_entries
-        self._jobs: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._unwritten: dict[tuple[str, tuple[str, ...]], _Job] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -125,22 +137,23 @@ class StateStore:
                 *(model, revision, runtime, kind, learned.private_bytes, learned.load_peak_bytes),
                 *(learned.run_peak_bytes, learned.load_s, learned.run_s, learned.samples),
             ),
+            (model, kind),
         )
 
     def save_pin(self, model: str, pinned: bool) -> None:
         """Keep a user's pin."""
-        self._put("INSERT OR REPLACE INTO pins VALUES (?,?)", (model, int(pinned)))
+        self._put("INSERT OR REPLACE INTO pins VALUES (?,?)", (model, int(pinned)), (model,))
 
     def save_posted(self, model: str, properties: dict[str, Any]) -> None:
         """Keep a registered model; it is not forgotten any more."""
-        self._put("INSERT OR REPLACE INTO posted VALUES (?,?)", (model, json.dumps(properties)))
-        self._put("DELETE FROM forgotten WHERE model=?", (model,))
+        self._put("INSERT OR REPLACE INTO posted VALUES (?,?)", (model, json.dumps(properties)), (model,))
+        self._put("DELETE FROM forgotten WHERE model=?", (model,), (model,))
 
     def save_forgotten(self, model: str) -> None:
         """Keep that a model was deleted."""
-        self._put("INSERT OR REPLACE INTO forgotten VALUES (?)", (model,))
-        self._put("DELETE FROM posted WHERE model=?", (model,))
-        self._put("DELETE FROM pins WHERE model=?", (model,))
+        self._put("INSERT OR REPLACE INTO forgotten VALUES (?)", (model,), (model,))
+        self._put("DELETE FROM posted WHERE model=?", (model,), (model,))
+        self._put("DELETE FROM pins WHERE model=?", (model,), (model,))
 
     def save_decisions(self, decisions: Iterable[Decision]) -> None:
         """Append to the journal."""
@@ -148,10 +161,11 @@ class StateStore:
             self._put(
                 "INSERT INTO journal (at, kind, model, text, figures) VALUES (?,?,?,?,?)",
                 (one.at, one.kind, one.model, one.text, json.dumps(one.figures)),
+                None,
             )
 
-    def _put(self, statement: str, values: tuple[Any, ...]) -> None:
-        self._jobs.put((statement, values))
+    def _put(self, statement: str, values: tuple[Any, ...], key: tuple[str, ...] | None) -> None:
+        self._jobs.put(_Job(statement, values, key))
 
     def close(self) -> None:
         """Write what is left and give the folder back."""
@@ -163,29 +177,47 @@ class StateStore:
     def _write_all(self) -> None:
         open_still = True
         while open_still:
-            jobs = [self._jobs.get()]
-            while jobs[-1] is not None:
+            jobs: list[_Job | None] = []
+            with contextlib.suppress(queue.Empty):
+                jobs.append(self._jobs.get(timeout=RETRY_S if self._unwritten else None))
+            while jobs and jobs[-1] is not None:
                 try:
                     jobs.append(self._jobs.get(timeout=BATCH_S if len(jobs) == 1 else 0.0))
                 except queue.Empty:
                     break
-            open_still = jobs[-1] is not None
-            self._write([job for job in jobs if job is not None])
+            open_still = not jobs or jobs[-1] is not None
+            self._write([*self._unwritten.values(), *(job for job in jobs if job is not None)])
 
-    def _write(self, jobs: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def _write(self, jobs: list[_Job]) -> None:
         if not jobs:
             return
         try:
             self._db.execute("BEGIN")
-            for statement, values in jobs:
-                self._db.execute(statement, values)
-            if any("journal" in statement for statement, _ in jobs):
+            for job in jobs:
+                self._db.execute(job.statement, job.values)
+            if any(job.key is None for job in jobs):
                 self._db.execute("DELETE FROM journal WHERE id <= (SELECT MAX(id) FROM journal) - ?", (self._journal_entries,))
             self._db.execute("COMMIT")
+            if self.problem is not None:
+                log.info("the state is written again")
             self.problem = None
+            self._unwritten.clear()
         except sqlite3.Error as error:
             if self.problem is None:
                 log.error("state not written: %s (%d changes kept in memory only; free some space in %s)", error, len(jobs), self.folder)
             self.problem = f"state not written since {time.strftime('%H:%M:%S')}: {error}"
+            self._keep(jobs)
+        except Exception:  # what cannot be written at all must not keep the rest from it
+            log.exception("%d changes of the state could not be written", len(jobs))
+            self._unwritten.clear()
+        finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+
+    def _keep(self, jobs: list[_Job]) -> None:
+        """For the next try: the latest of each change to each model, in order. The journal's lines are given up, as they have no end."""
+        self._unwritten.clear()
+        for job in jobs:
+            if job.key is not None:
+                self._unwritten.pop((job.statement, job.key), None)
+                self._unwritten[job.statement, job.key] = job

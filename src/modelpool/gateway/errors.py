@@ -75,6 +75,7 @@ RETRIED = frozenset({"queue_full", "timeout", "instance_lost", "shutting_down"})
 MARQO_CODES: dict[str, tuple[int, str]] = {
     "no_space": (409, "model_cache_management_error"),
     "load_failed": (400, "bad_request"),
+    "malformed_model": (400, "bad_request"),
     "queue_full": (429, "too_many_requests"),
     "unsupported": (400, "invalid_argument"),
 }

@@ -12,7 +12,7 @@ import httptools
 from modelpool.errors import InvalidName, InvalidRequest
 
 _MODEL = re.compile(
-    rb"/+v2/models/(?P<name>.+?)(?:/versions/(?P<version>[^/]*))?"
+    rb"/+v2/models/(?P<name>[^/].*?|(?=/))(?:/versions/(?P<version>[^/]*))?"
     rb"(?:/(?P<action>infer|ready|config|stats|generate|generate_stream|trace/setting))?",
     re.DOTALL,
 )

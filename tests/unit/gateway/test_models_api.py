@@ -86,7 +86,7 @@ async def test_a_load_request_that_is_none(http: httpx.AsyncClient, body: bytes)
         ("full", 409, "model_cache_management_error", "no_space"),
         ("broken", 400, "bad_request", "load_failed"),
         ("nobody", 404, "model_not_found", "model_not_found"),
-        ("bad", 500, "malformed_model", "malformed_model"),
+        ("bad", 400, "bad_request", "malformed_model"),
     ],
 )
 async def test_loads_that_go_wrong(http: httpx.AsyncClient, model: str, status: int, code: str, own_code: str) -> None:

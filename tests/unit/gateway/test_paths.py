@@ -19,6 +19,7 @@ from modelpool.gateway.paths import infer_target, model_path
         (b"/v2/models/m/trace/setting", "m", 0, "trace/setting"),
         (b"/v2/models/m/versions/1/generate_stream", "m", 1, "generate_stream"),
         (b"/v2/models/m/inferx", "m/inferx", 0, ""),
+        (b"/v2/models//infer", "", 0, "infer"),
     ],
 )
 def test_a_path_names_model_version_and_action(path: bytes, model: str, version: int, action: str) -> None:
