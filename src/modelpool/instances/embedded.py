@@ -204,7 +204,8 @@ class EmbeddedInstance:
     def _peer_gone(self, peer: Peer, death: Death) -> None:
         self._peers.discard(peer)
         was_shared = peer is self._shared
-        if not self._stopping:
+        leaving = any(resident.leaving and peer in resident.peers for resident in self._copies.values())
+        if not (self._stopping or leaving):
             log.warning("%s: process %d is gone: %s", peer.name, peer.pid, death.reason)
         if self._down:
             self._lost.extend(death.lost)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from modelpool.errors import LoadFailed, ModelpoolError, SetupError
 from modelpool.instances.link import Link, LinkLost
@@ -14,7 +17,7 @@ from modelpool.ports import Call, CallSink, Clock
 from modelpool.protocol import messages
 from modelpool.protocol.frames import WIRE_VERSION, Kind
 from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, remove_files, running_path, socket_path
-from modelpool.protocol.running import read_running
+from modelpool.protocol.running import TABLE_BYTES, read_running
 
 _LAST_ANSWERS_S = 1.0
 """How long a dead process's connection may still bring answers, and how long a process may outlive its connection."""
@@ -128,12 +131,23 @@ class Peer:
             problem = "did not answer" if isinstance(error, TimeoutError) else "broke off"
             self.kill(f"it {problem} when it was greeted")
             death = await self.ended()
-            raise SetupError(f"worker process {self.name} {problem} at its start ({death.reason}); see {self.log}") from error
-        welcome = messages.decode(payload, messages.Welcome)
+            raise SetupError(f"worker process {self.name} {problem} at its start ({death.reason}); {self._advice()}") from error
+        try:
+            welcome = messages.decode(payload, messages.Welcome)
+        except msgspec.MsgspecError as error:
+            self.kill("it speaks another language")
+            await self.ended()
+            raise SetupError(f"worker process {self.name} is of another version of modelpool and was ended ({error})") from error
         self.generation = welcome.generation
         self.baseline_bytes = welcome.baseline_bytes if self.shared else 0
         self._up_since = self._clock()
         return welcome
+
+    def _advice(self) -> str:
+        """What to do about a process that does not start."""
+        if shutil.disk_usage(self._run_dir).free < TABLE_BYTES:
+            return f"the disk of {self._run_dir} is full: free some space, or name another folder with --state-dir"
+        return f"see {self.log}"
 
     async def _connect(self) -> None:
         path = socket_path(self._run_dir, self.name)

@@ -23,7 +23,7 @@ class RunningTable:
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, TABLE_BYTES)
+            os.posix_fallocate(fd, 0, TABLE_BYTES)  # a hole that a full disk could not fill would end the process when it marks a call
             self._map = mmap.mmap(fd, TABLE_BYTES)
         finally:
             os.close(fd)

@@ -64,7 +64,7 @@ class PythonModel:
         # The default version comes first: its auto_complete_config speaks for all.
         for index, version in enumerate(sorted(spec.versions, key=lambda one: one.version != spec.default_version)):
             first = self._add_slot(version, next(slot_names(config)))
-            with self._loading(version, "its code"):
+            with self._loading(version, "the code"):
                 kind = first.call(partial(self._folder.import_model, version, filename))
             if index == 0:
                 config = self._agree_on_config(first, version, kind, config)

@@ -91,7 +91,8 @@ class Engine:
         """Drop a request that has not started; one that runs is answered as usual."""
         hosted = self.copies.get(copy)
         if hosted is not None and hosted.remove(call) is not None:
-            link.write(error_frame(copy, call, from_code("cancelled", "the request was withdrawn before it ran")))
+            withdrawn = messages.Failure(code="cancelled", message="the request was withdrawn before it ran")
+            link.send(Kind.ERROR, copy, call, messages.encode(withdrawn))
             self._retire_if_done(hosted)
 
     def _touch(self, hosted: Hosted) -> None:
@@ -164,7 +165,12 @@ class Engine:
         self._runners.submit(self._run_in_thread, hosted, items, probe)
 
     def _run_in_thread(self, hosted: Hosted, items: list[Item], probe: RunProbe | None) -> None:
-        ran = run(hosted.spec.copy, hosted.spec, hosted.model, items, self._table, probe)
+        copy = hosted.spec.copy
+        try:
+            ran = run(copy, hosted.spec, hosted.model, items, self._table, probe)
+        except BaseException as error:  # a fault of ours, yet the slot must be free again and each request answered
+            failure = from_code("internal_error", f"the worker could not run the request: {error!r}")
+            ran = Ran([[error_frame(copy, item.call, failure)] for item in items], [], 0.0, -1 if probe is None else 0)
         self._loop.call_soon_threadsafe(self._finish_threaded, hosted, items, ran)
 
     def _finish_threaded(self, hosted: Hosted, items: list[Item], ran: Ran) -> None:
@@ -181,9 +187,8 @@ class Engine:
     def _finish(self, hosted: Hosted, items: list[Item], ran: Ran, inline: bool) -> None:
         hosted.ran(ran.run_s, inline)
         link = self.link
-        for item, frames in zip(items, ran.frames, strict=True):
-            if item.link is link and link is not None:
-                link.write(*frames)
+        if link is not None:
+            link.write(*[part for item, parts in zip(items, ran.frames, strict=True) if item.link is link for part in parts])
         self._answered += ran.slots
 
     def _refuse(self, hosted: Hosted, item: Item, error: ModelpoolError) -> None:
@@ -257,7 +262,8 @@ class Engine:
                 if link is not None:
                     link.send(Kind.UNLOADED, copy, call, messages.encode(messages.Unloaded(copy=copy, total_bytes=total_bytes)))
 
-            self._close(hosted.model, hosted.private_bytes, done)
+            ends = self._isolated or self._stopping  # then memory comes back with the process, and not before
+            self._close(hosted.model, 0 if ends else hosted.private_bytes, done)
         self._idle()
 
     def _close(self, model: LoadedModel, expected_bytes: int, done: Callable[[int], None]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from modelpool.protocol import messages
 from modelpool.protocol.frames import WIRE_VERSION, Kind
-from modelpool.protocol.record import WorkerRecord, listen, remove_files, running_path, socket_path, start_ticks, write_record
+from modelpool.protocol.record import WorkerRecord, listen, read_records, remove_files, running_path, socket_path, start_ticks, write_record
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import FrameConnection
 from modelpool.worker.engine import Engine
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 1.0
 LOG_BYTES = 16 << 20
 _LAST_WORDS_S = 2.0
+_INFER_ALONE = int(Kind.INFER_ALONE)
+_INFERS = (int(Kind.INFER), _INFER_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ class ServerLink(FrameConnection):
         self._worker.connected(self)
 
     def frame_received(self, kind: int, copy: int, call: int, payload: memoryview) -> None:
-        if kind == Kind.INFER or kind == Kind.INFER_ALONE:
-            self._engine.infer(self, copy, call, payload, kind == Kind.INFER_ALONE)
+        if kind in _INFERS:
+            self._engine.infer(self, copy, call, payload, kind == _INFER_ALONE)
             return
         try:
             self._control(kind, copy, call, payload)
@@ -137,11 +139,15 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await self._unconnected.wait()
-        remove_files(settings.run_dir, settings.name)
+        if any(found == record for found in read_records(settings.run_dir)):  # else they are another worker's by now
+            remove_files(settings.run_dir, settings.name)
 
     # --- connections -------------------------------------------------------------------------------------------------------------
     def welcome(self, link: ServerLink, call: int, hello: messages.Hello) -> None:
-        """Answer a HELLO. The newest server that speaks our language is the one we serve."""
+        """Answer a HELLO. The newest server that speaks our language is the one we serve; one that is ending serves none."""
+        if self._stopping:
+            link.close()
+            return
         if link.greeted and link is not self._current:
             before, self._current = self._current, link
             self.engine.connect(link)

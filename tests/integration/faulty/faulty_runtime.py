@@ -22,7 +22,7 @@ DIE, RAISE, NO_MEMORY, EXIT, WRONG = -1.0, -2.0, -3.0, -4.0, -5.0
 
 class FaultyModel:
     """config: max_batch_size, batches, max_delay_s, slots, run_s (length of a run), keep_bytes (allocated for its life), runs_to (a file
-    that gets one line for each run: its number of requests), gate (a file that a run waits for)."""
+    that gets one line for each run: its number of requests), run_bytes (allocated by each run), gate (a file that a run waits for)."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.inputs = (TensorMeta("X", "FP32", (-1, -1)),)
@@ -56,7 +56,8 @@ class FaultyModel:
         if first == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         if first == RAISE:
-            raise ValueError("the model does not like this")
+            complaint = bytes(self._config.get("complaint_bytes", b"the model does not like this"))
+            raise ValueError(complaint.decode(errors="surrogateescape"))
         if first == NO_MEMORY:
             raise MemoryError
         if first == EXIT:
@@ -70,11 +71,15 @@ class FaultyModel:
 
 
 class FaultyRuntime:
-    """config: load_s, load ('fail', 'raise', 'die'), and what FaultyModel knows."""
+    """config: load_gate (a file that the load waits for, after it made one of that name with `.waiting` added), load ('fail', 'raise',
+    'die'), and what FaultyModel knows."""
 
     def load(self, spec: LoadSpec) -> FaultyModel:
         config = spec.config
-        time.sleep(config.get("load_s", 0.0))
+        if "load_gate" in config:
+            Path(f"{config['load_gate']}.waiting").touch()
+            while not Path(config["load_gate"]).exists():
+                time.sleep(0.002)
         match config.get("load"):
             case "fail":
                 raise LoadFailed("this model cannot be loaded")

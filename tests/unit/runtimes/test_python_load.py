@@ -109,7 +109,7 @@ def test_another_file_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
-        ("class TritonPythonModel\n    pass", ["its code of model 'm' version 1 raised SyntaxError", "line 5"]),
+        ("class TritonPythonModel\n    pass", ["the code of model 'm' version 1 raised SyntaxError", "line 5"]),
         ("import no_such_module_here", ["ModuleNotFoundError", "no_such_module_here", '1/model.py", line 5']),
         ("x = 1", ["model.py of model 'm' version 1 has no class TritonPythonModel"]),
         ("TritonPythonModel = 7", ["is no class with a method execute"]),
