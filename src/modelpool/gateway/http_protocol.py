@@ -19,6 +19,7 @@ from modelpool.gateway.bodies import encoding_problem, too_large
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import HeadTooLarge
 from modelpool.gateway.exchange import Exchange
+from modelpool.gateway.heads import END, KnownHeads
 from modelpool.gateway.paths import Target, infer_target
 
 HEAD_LIMIT_BYTES = 65536
@@ -37,6 +38,7 @@ class InferenceProtocol(HttpToolsProtocol):
 
     controller: DataPlane
     body_limit_bytes: int
+    heads: KnownHeads
     cycle: Any
     pipeline: deque[Any]
 
@@ -44,6 +46,8 @@ class InferenceProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.running: Any = None
         self.heard_s = self.loop.time()
+        self._between = True  # the parser is at the beginning of a request
+        self._fresh = b""  # what came in one piece from there on
         self._in_head = False
         self._head_bytes = 0
         self._upgrades = False
@@ -57,16 +61,34 @@ class InferenceProtocol(HttpToolsProtocol):
         self.heard_s = self.loop.time()
         if self._deaf:
             return
+        if self._between:
+            if self.running is None and self._take_known(data):
+                return
+            self._fresh = data
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse_all(InvalidRequest(f"the request is not valid HTTP/1.1: {error}"))
+        self._fresh = b""
         if self._in_head:
             if self._head_bytes > HEAD_LIMIT_BYTES:
                 self._refuse_all(HeadTooLarge(f"the head of the request exceeds {HEAD_LIMIT_BYTES} bytes; send shorter headers"))
             self._head_bytes += len(data)
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take a request without the parser, where its head is known and its body is all of the rest."""
+        end = data.find(END) + len(END)
+        known = self.heads.get(data[:end])
+        if known is None or len(data) - end != known.body_bytes or self.pipeline or self.flow.write_paused:
+            return False
+        exchange = Exchange(self, known.model, known.version)
+        exchange.json_bytes = known.json_bytes
+        exchange.body = data[end:]
+        self.cycle = self.running = exchange
+        exchange.complete()
+        return True
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more, which one that is gone does too. What runs is still answered; what waits for a model is given up."""
@@ -97,12 +119,14 @@ class InferenceProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._between = False
         self._in_head = True
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         """Tell inferences from all else."""
         self._in_head = False
+        fresh, self._fresh = self._fresh, b""
         if self._deaf:
             return
         if self.parser.should_upgrade():
@@ -110,7 +134,10 @@ class InferenceProtocol(HttpToolsProtocol):
             return
         target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
         if target is not None:
-            self._take(self._exchange(target))
+            exchange = self._exchange(target)
+            if fresh:
+                self.heads.learn(fresh, self.headers, exchange)
+            self._take(exchange)
             return
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()  # makes the scope
@@ -134,6 +161,7 @@ class InferenceProtocol(HttpToolsProtocol):
         """The request is there."""
         if self._upgrades or self._deaf:
             return
+        self._between = True
         cycle = self.cycle
         if isinstance(cycle, Exchange):
             cycle.complete()
@@ -284,5 +312,5 @@ class InferenceProtocol(HttpToolsProtocol):
 
 def bind(controller: DataPlane, body_limit_bytes: int) -> type[InferenceProtocol]:
     """The protocol class for one controller."""
-    members = {"controller": controller, "body_limit_bytes": body_limit_bytes}
+    members = {"controller": controller, "body_limit_bytes": body_limit_bytes, "heads": KnownHeads()}
     return cast(type[InferenceProtocol], type("BoundInferenceProtocol", (InferenceProtocol,), members))

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from modelpool.errors import InvalidRequest, InvalidTensor
 from modelpool.protocol.datatypes import DATATYPES, DataType
-from modelpool.protocol.tensors import Tensor, object_array
+from modelpool.protocol.tensors import FP32_BOUND, MAX_RANK, Tensor, object_array
 
-MAX_RANK = 32
 _COPY_BYTES = 64 * 1024
 _LENGTH = struct.Struct("<I")
 _SPACE = b" \t\r\n"
@@ -34,12 +33,8 @@ _FLOAT_BOUNDS = {
     # The first number that rounds to infinity.
     "FP16": 65520.0,
     "BF16": float.fromhex("0x1.ffp127"),
-    "FP32": float.fromhex("0x1.ffffffp127"),
+    "FP32": FP32_BOUND,
 }
-
-
-Float32 = Annotated[float, msgspec.Meta(gt=-_FLOAT_BOUNDS["FP32"], lt=_FLOAT_BOUNDS["FP32"])]
-"""A finite number of FP32 in JSON."""
 
 
 def _json_type(kind: DataType) -> Any:

@@ -23,6 +23,9 @@ ANSWER_PREFIX = struct.Struct("<iIIHH")
 """json_bytes (i32; -1: the whole body is JSON), queue_us, compute_us (u32), batch (u16: requests run together),
 executions (u16: 1 for the first request of a run, 0 for those that shared it)."""
 
+ANSWER_HEAD = struct.Struct("<IBBHIQiIIHH")
+"""HEADER and ANSWER_PREFIX in one."""
+
 WIRE_VERSION = 1
 
 

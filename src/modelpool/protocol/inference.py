@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from modelpool.errors import InvalidRequest, InvalidTensor, Unsupported
 from modelpool.protocol import elements
 from modelpool.protocol.datatypes import datatype_of
-from modelpool.protocol.tensors import InferenceRequest, Tensor, object_array
+from modelpool.protocol.tensors import MAX_RANK, FlatTensor, InferenceRequest, Tensor, object_array
 from modelpool.units import parse_duration
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -40,17 +40,10 @@ class _TensorJson(msgspec.Struct):
     parameters: _TensorParameters | None = None
 
 
-class _FlatTensorJson(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    datatype: Literal["FP32", "FP64"]
-    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
-    data: list[elements.Float32]
-
-
-class _FlatRequestJson(msgspec.Struct, forbid_unknown_fields=True):
+class _FlatRequestJson(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What most requests are: flat lists of floats, and nothing else. Others are read by the general way."""
 
-    inputs: list[_FlatTensorJson]
+    inputs: list[FlatTensor]
     id: str = ""
 
 
@@ -80,7 +73,7 @@ class _AnswerJson(msgspec.Struct):
 
 
 class _PeekedParameters(msgspec.Struct):
-    timeout: int | float | None = None
+    timeout: Any = None
     keep_alive: int | float | str | None = None
 
 
@@ -118,12 +111,13 @@ class _RequestOut(msgspec.Struct, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _flat_decoder = msgspec.json.Decoder(_FlatRequestJson)
-_FLOATS = {"FP32": np.float32, "FP64": np.float64}
 _FLAT_MOST_BYTES = 1 << 16
 """Longer bodies are not tried as simple ones first: reading them twice would cost."""
 _request_decoder = msgspec.json.Decoder(_RequestJson)
 _answer_decoder = msgspec.json.Decoder(_AnswerJson)
 _peek_decoder = msgspec.json.Decoder(_PeekedJson)
+_LONGEST_US = 1e18
+"""Longer time limits are as good as this one; JSON has numbers beyond all floats."""
 
 
 class Wanted(NamedTuple):
@@ -133,7 +127,7 @@ class Wanted(NamedTuple):
     named: Mapping[str, bool] = {}
 
 
-_ALL_JSON = Wanted()
+ALL_JSON = Wanted()
 
 
 class EncodedBody(NamedTuple):
@@ -154,13 +148,15 @@ def decode_request(body: Body, json_bytes: int, version: int) -> tuple[Inference
 
     Raises InvalidRequest (InvalidTensor where a tensor is at fault), or Unsupported for what this version does not do.
     """
-    if json_bytes < 0 and len(body) < _FLAT_MOST_BYTES and (flat := _decode_flat(body, version)) is not None:
-        return flat, _ALL_JSON
+    if json_bytes < 0 and len(body) < _FLAT_MOST_BYTES:
+        flat = _decode_flat(body, version)
+        if flat is not None:
+            return flat, ALL_JSON
     head = _head(body, json_bytes)
     message = _decoded(_request_decoder, head, "an inference request")
     inputs = _tensors(message.inputs, "input", body, json_bytes)
     wanted: tuple[str, ...] = ()
-    form = _ALL_JSON
+    form = ALL_JSON
     parameters = message.parameters
     if message.outputs:
         wanted = tuple([output.name for output in message.outputs])
@@ -177,13 +173,14 @@ def _decode_flat(body: Body, version: int) -> InferenceRequest | None:
         message = _flat_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    inputs: dict[str, Tensor] = {}
+    inputs = {}
     for one in message.inputs:
-        array = np.array(one.data, _FLOATS[one.datatype])
-        shape = one.shape
-        if one.name in inputs or not array.size or len(shape) > elements.MAX_RANK or math.prod(shape) != array.size:
+        shape, data = one.shape, one.data
+        if not data or len(data) != math.prod(shape) or len(shape) > MAX_RANK:
             return None
-        inputs[one.name] = Tensor(one.datatype, array.reshape(shape))
+        inputs[one.name] = one
+    if len(inputs) < len(message.inputs):
+        return None
     return InferenceRequest(version, inputs, (), {}, message.id)
 
 
@@ -329,7 +326,7 @@ def _as_bytes(name: str, item: object) -> bytes:
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------------------
-def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], wanted: Wanted = _ALL_JSON) -> EncodedBody:
+def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], wanted: Wanted = ALL_JSON) -> EncodedBody:
     """An answer in the form that its client wants. Raises InvalidRequest where JSON cannot carry an output."""
     heads: list[_JsonTensor | _BinaryTensor] = []
     parts: list[bytes | memoryview] = [b""]
@@ -378,11 +375,16 @@ def decode_response(body: Body, json_bytes: int) -> InferenceAnswer:
 def peek_timeout_s(body: bytes | bytearray, json_bytes: int) -> float | None:
     """The request's parameter `timeout` (microseconds there) in seconds; None where it has none. Raises InvalidRequest."""
     parameters = _peeked(body, json_bytes, b'"timeout"')
-    if parameters is None or not parameters.timeout:
+    return None if parameters is None else read_timeout_s(parameters.timeout)
+
+
+def read_timeout_s(value: object) -> float | None:
+    """The value of a request's parameter `timeout` in seconds; None where it sets no limit. Raises InvalidRequest."""
+    if value is None:
         return None
-    if parameters.timeout < 0:
-        raise InvalidRequest(f"parameter timeout is {parameters.timeout}; give microseconds, for example 5000000 for five seconds")
-    return parameters.timeout / 1e6
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise InvalidRequest(f"parameter timeout is {value!r:.80}; give microseconds, for example 5000000 for five seconds")
+    return min(value, _LONGEST_US) / 1e6 or None
 
 
 def peek_keep_alive(body: bytes | bytearray, json_bytes: int) -> float | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+MAX_RANK = 32
+FP32_BOUND = float.fromhex("0x1.ffffffp127")
+"""The first number that rounds to infinity."""
+FLAT_DTYPES = {"FP32": np.float32, "FP64": np.float64}
+
+Float32 = Annotated[float, msgspec.Meta(gt=-FP32_BOUND, lt=FP32_BOUND)]
+"""A finite number of FP32 in JSON."""
 
 
 class Tensor(NamedTuple):
@@ -20,13 +29,35 @@ class Tensor(NamedTuple):
     datatype: str
     array: NDArray[Any]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's."""
+        return self.array.shape
+
+
+class FlatTensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A tensor as most come in JSON: finite floats in one flat list. It stays a list until a run makes one array of many.
+
+    FP64 beyond the range of FP32 is left to the general way of reading. The garbage collector need not look: there are no cycles.
+    """
+
+    name: str
+    datatype: Literal["FP32", "FP64"]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    data: list[Float32]
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """A new array. The data must be what the shape says."""
+        return np.array(self.data, FLAT_DTYPES[self.datatype]).reshape(self.shape)
+
 
 @dataclass(slots=True)
 class InferenceRequest:
     """One decoded request. wanted: outputs asked for (empty: all); ident: the client's own id for it ('' where it gave none)."""
 
     version: int
-    inputs: dict[str, Tensor]
+    inputs: Mapping[str, Tensor | FlatTensor]
     wanted: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     ident: str = ""

@@ -8,17 +8,49 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, overload
+
+from numpy.typing import NDArray
 
 from modelpool.errors import ModelpoolError, Unsupported
 from modelpool.protocol.messages import LoadSpec, TensorMeta
 from modelpool.protocol.tensors import InferenceRequest, Tensor
 
-__all__ = ["InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
+__all__ = ["Alike", "InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
 
 
 Outcome: TypeAlias = dict[str, Tensor] | ModelpoolError
 """Outputs by name in the model's order, or the error of this one request."""
+
+
+class Alike(Sequence[Outcome]):
+    """Outcomes of requests of one form that ran together. outputs: the rows of all, as many for one as for the next."""
+
+    __slots__ = ("_count", "outputs")
+
+    def __init__(self, outputs: dict[str, Tensor], count: int) -> None:
+        self.outputs = outputs
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Outcome: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Outcome]: ...
+    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        if self._count == 1:
+            return self.outputs
+        return {name: Tensor(datatype, self._part(array, index)) for name, (datatype, array) in self.outputs.items()}
+
+    def _part(self, array: NDArray[Any], index: int) -> NDArray[Any]:
+        rows = len(array) // self._count
+        return array[index * rows : (index + 1) * rows]
 
 
 class LoadedModel(Protocol):
@@ -37,7 +69,7 @@ class LoadedModel(Protocol):
     slots: int
     whole_process: bool
 
-    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> list[Outcome]:
+    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> Sequence[Outcome]:
         """Run requests of one version together; one outcome each, in order. Raises only where the whole run failed."""
 
     def close(self) -> None:

@@ -42,12 +42,16 @@ def join(group: Sequence[Admitted]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([one.inputs[name] for one in group]) for name in group[0].inputs}
 
 
+def check_rows(outputs: dict[str, NDArray[Any]], rows: int) -> None:
+    """Raises ValueError where other rows came out than went in."""
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != rows:
+            raise ValueError(f"output {name!r} has shape {list(array.shape)} for a batch of {rows}")
+
+
 def split(group: Sequence[Admitted], outputs: dict[str, NDArray[Any]]) -> list[dict[str, NDArray[Any]]]:
     """The rows of each request, as views of the outputs that it wants; raises ValueError where rows went in that did not come out."""
-    total = sum(one.rows for one in group)
-    for name, array in outputs.items():
-        if array.ndim == 0 or array.shape[0] != total:
-            raise ValueError(f"output {name!r} has shape {list(array.shape)} for a batch of {total}")
+    check_rows(outputs, sum(one.rows for one in group))
     parts = []
     at = 0
     for one in group:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from modelpool.errors import InvalidTensor, LoadFailed, ModelError
 from modelpool.protocol.messages import TensorMeta
-from modelpool.protocol.tensors import InferenceRequest, Tensor
+from modelpool.protocol.tensors import FLAT_DTYPES, FlatTensor, InferenceRequest, Tensor
 from modelpool.runtimes.batching import Admitted
 from modelpool.runtimes.onnx_session import as_texts
 from modelpool.runtimes.pymodel.config import Port, ports
@@ -45,7 +46,7 @@ class Signature:
             raise LoadFailed(
                 f"the configuration of model {model!r} has the inputs {_list(self._inputs)}, but its file also needs {_list(undeclared)}"
             )
-        self._all_names = tuple(self._outputs)
+        self.all_names = tuple(self._outputs)
         self._fitted: set[tuple[str, tuple[int, ...]]] = set()
         self.inputs = _metas(self._inputs)
         self.outputs = _metas(self._outputs)
@@ -99,7 +100,7 @@ class Signature:
         rows = -1
         arrays: dict[str, NDArray[Any]] = {}
         for name, side in self._inputs.items():
-            datatype, array = given[name]
+            datatype, array = given[name].datatype, given[name].array
             if datatype != side.datatype:
                 raise InvalidTensor(f"inference input {name!r} data-type is {datatype}, but model {self._model!r} expects {side.datatype}")
             shape = array.shape
@@ -113,7 +114,34 @@ class Signature:
             if side.reshape is not None:
                 array = self._reshaped(f"input {name!r}", array, side.reshape)
             arrays[name] = as_texts(f"input {name!r}", array) if datatype == "BYTES" else array
-        return Admitted(place, arrays, max(rows, 1), self._wanted(request.wanted) if request.wanted else self._all_names)
+        return Admitted(place, arrays, max(rows, 1), self._wanted(request.wanted) if request.wanted else self.all_names)
+
+    def joined(self, requests: Sequence[InferenceRequest]) -> dict[str, NDArray[Any]] | None:
+        """The inputs of all requests, one after the other, where they are flat, of one form, and one that `admit` has taken before."""
+        count = len(requests)
+        first = requests[0].inputs
+        if [1 for request in requests if len(request.inputs) != len(self._inputs) or request.wanted]:
+            return None
+        rows = 0
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, side in self._inputs.items():
+            one = first.get(name)
+            if type(one) is not FlatTensor or side.reshape is not None or (name, one.shape) not in self._fitted:
+                return None
+            shape, datatype = one.shape, side.datatype
+            if self._max_batch:
+                rows = rows or shape[0]
+                if shape[0] != rows or count * rows > self._max_batch:
+                    return None
+                shape = (count * rows, *shape[1:])
+            values: list[float] = []
+            for request in requests:
+                other = request.inputs.get(name)
+                if type(other) is not FlatTensor or other.shape != one.shape or other.datatype != datatype:
+                    return None
+                values += other.data
+            arrays[name] = np.array(values, FLAT_DTYPES[datatype]).reshape(shape)
+        return arrays
 
     def _names_differ(self, given: Iterable[str]) -> NoReturn:
         for name in given:
@@ -144,7 +172,7 @@ class Signature:
         for name in names:
             if name not in self._outputs:
                 raise InvalidTensor(f"unexpected inference output {name!r} for model {self._model!r}; it has {_list(self._outputs)}")
-        return tuple([name for name in self._all_names if name in names])
+        return tuple([name for name in self.all_names if name in names])
 
     def _reshaped(self, where: str, array: NDArray[Any], target: tuple[int, ...]) -> NDArray[Any]:
         try:

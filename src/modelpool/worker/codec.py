@@ -17,5 +17,5 @@ def decode_item(hosted: Hosted, link: object, call: int, json_bytes: int, versio
     rows = 1
     if hosted.model.max_batch:
         first = next(iter(request.inputs.values()), None)
-        rows = first.array.shape[0] if first is not None and first.array.ndim else 1
+        rows = first.shape[0] if first is not None and first.shape else 1
     return Item(call, request, wanted, version, rows, len(body), now, link)

@@ -8,21 +8,25 @@ from typing import NamedTuple
 
 from modelpool.errors import ModelError, ModelpoolError
 from modelpool.protocol import messages
-from modelpool.protocol.frames import ANSWER_PREFIX, HEADER, Kind, frame
-from modelpool.protocol.inference import Wanted, encode_response
+from modelpool.protocol.alike import encode_alike
+from modelpool.protocol.frames import ANSWER_HEAD, ANSWER_PREFIX, Kind, frame
+from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response, read_timeout_s
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, Bytes
-from modelpool.runtimes.base import InferenceRequest, LoadedModel, Outcome
+from modelpool.runtimes.base import Alike, InferenceRequest, LoadedModel, Outcome
 from modelpool.worker.memory import RunProbe
 
 _MOST_US = 2**32 - 1
 _ANSWER_PREFIX_BYTES = ANSWER_PREFIX.size
+_ANSWER = int(Kind.ANSWER)
+_pack_head = ANSWER_HEAD.pack
 
 
 class Item:
     """A request that waits in a copy's queue.
 
     link: the connection that it came by; wanted: the form of its outputs; alone: it shares no run; times are monotonic seconds.
+    Raises InvalidRequest for a `timeout` that is none.
     """
 
     __slots__ = ("alone", "arrived", "call", "deadline", "link", "request", "rows", "size_bytes", "version", "wanted")
@@ -39,8 +43,8 @@ class Item:
         self.size_bytes = size_bytes
         self.arrived = arrived
         self.link = link
-        timeout_us = request.parameters.get("timeout")
-        self.deadline = arrived + timeout_us / 1e6 if isinstance(timeout_us, int | float) and timeout_us > 0 else None
+        timeout_s = read_timeout_s(request.parameters.get("timeout")) if request.parameters else None
+        self.deadline = arrived + timeout_s if timeout_s is not None else None
 
 
 class Ran(NamedTuple):
@@ -49,7 +53,7 @@ class Ran(NamedTuple):
     added_bytes: -1 where that was not measured.
     """
 
-    frames: list[list[Bytes]]
+    frames: Sequence[Sequence[Bytes]]
     slots: list[int]
     run_s: float
     added_bytes: int
@@ -62,10 +66,13 @@ def run(copy: int, spec: messages.LoadSpec, model: LoadedModel, items: Sequence[
     started = time.monotonic()
     outcomes = _execute(model, items)
     ended = time.monotonic()
-    if len(items) > 1 and all(isinstance(outcome, _RunFailed) for outcome in outcomes):
+    frames: Sequence[Sequence[Bytes]] | None = None
+    if isinstance(outcomes, Alike):
+        frames = _frames_alike(copy, spec, items, outcomes, started, ended)
+    elif len(items) > 1 and all(isinstance(outcome, _RunFailed) for outcome in outcomes):
         # One request must not fail the others that happened to share its run.
         frames = [parts for item in items for parts in run(copy, spec, model, [item], table, None).frames]
-    else:
+    if frames is None:
         frames = _frames(copy, spec, items, outcomes, started, ended)
     return Ran(frames, slots, ended - started, probe.added_bytes(before) if probe else -1)
 
@@ -74,7 +81,7 @@ class _RunFailed(ModelError):
     """The whole run failed, not one request of it."""
 
 
-def _execute(model: LoadedModel, items: Sequence[Item]) -> list[Outcome]:
+def _execute(model: LoadedModel, items: Sequence[Item]) -> Sequence[Outcome]:
     try:
         outcomes = model.execute(items[0].version, [item.request for item in items])
         if len(outcomes) != len(items):
@@ -86,9 +93,9 @@ def _execute(model: LoadedModel, items: Sequence[Item]) -> list[Outcome]:
 
 
 def _frames(
-    copy: int, spec: messages.LoadSpec, items: Sequence[Item], outcomes: list[Outcome], started: float, ended: float
+    copy: int, spec: messages.LoadSpec, items: Sequence[Item], outcomes: Sequence[Outcome], started: float, ended: float
 ) -> list[list[Bytes]]:
-    compute_us = min(_MOST_US, int((ended - started) * 1e6))
+    compute_us = _us(ended - started)
     batch = len(items)
     executions = 1
     frames: list[list[Bytes]] = []
@@ -101,12 +108,38 @@ def _frames(
         except Exception as error:
             frames.append([error_frame(copy, item.call, ModelError(f"the model's answer cannot be sent: {describe(error)}"))])
             continue
-        queue_us = min(_MOST_US, max(0, int((started - item.arrived) * 1e6)))
-        head = HEADER.pack(size + _ANSWER_PREFIX_BYTES, Kind.ANSWER, 0, 0, copy, item.call)
-        prefix = ANSWER_PREFIX.pack(json_bytes, queue_us, compute_us, batch, executions)
-        frames.append([b"".join((head, prefix, *parts))] if size < LARGE_BYTES else [head, prefix, *parts])
+        payload_bytes = size + _ANSWER_PREFIX_BYTES
+        queue_us = _us(started - item.arrived)
+        head = _pack_head(payload_bytes, _ANSWER, 0, 0, copy, item.call, json_bytes, queue_us, compute_us, batch, executions)
+        frames.append([b"".join((head, *parts))] if size < LARGE_BYTES else [head, *parts])
         executions = 0
     return frames
+
+
+def _frames_alike(
+    copy: int, spec: messages.LoadSpec, items: Sequence[Item], outcomes: Alike, started: float, ended: float
+) -> list[tuple[bytes]] | None:
+    """The same where all answers are of one form; None where they are not, or cannot be written together."""
+    if [1 for item in items if item.wanted is not ALL_JSON]:
+        return None
+    bodies = encode_alike(spec.model, items[0].version, [item.request.ident for item in items], outcomes.outputs)
+    if bodies is None:
+        return None
+    compute_us = _us(ended - started)
+    batch = len(items)
+    executions = 1
+    frames = []
+    for item, body in zip(items, bodies, strict=True):
+        payload_bytes = len(body) + _ANSWER_PREFIX_BYTES
+        queue_us = _us(started - item.arrived)
+        frames.append((_pack_head(payload_bytes, _ANSWER, 0, 0, copy, item.call, -1, queue_us, compute_us, batch, executions) + body,))
+        executions = 0
+    return frames
+
+
+def _us(seconds: float) -> int:
+    us = int(seconds * 1e6)
+    return us if 0 <= us <= _MOST_US else max(0, min(_MOST_US, us))
 
 
 def describe(error: BaseException) -> str:

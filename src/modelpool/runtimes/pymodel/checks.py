@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelpool.errors import InvalidRequest, InvalidTensor, ModelError, ModelpoolError
+from modelpool.protocol.tensors import FlatTensor
 from modelpool.runtimes import pb_utils
 from modelpool.runtimes.base import InferenceRequest, Outcome, Tensor
 from modelpool.runtimes.pb_utils.types import NUMPY, bytes_array
@@ -36,14 +37,15 @@ class Checks:
         for name, tensor in request.inputs.items():
             port = self._inputs[name]
             self._fits(port, tensor)
+            given = tensor.array
             if self._max_batch:
-                own = tensor.array.shape[0]
+                own = given.shape[0]
                 if rows is not None and own != rows:
                     raise InvalidTensor(
                         f"batch size of input {name!r} of model {self._model!r} is {own}, that of other inputs {rows}; make them equal"
                     )
                 rows = own
-            array = tensor.array if port.reshape is None else _reshaped(tensor.array, port.dims, port.reshape, bool(self._max_batch))
+            array = given if port.reshape is None else _reshaped(given, port.dims, port.reshape, bool(self._max_batch))
             if array is None:
                 raise InvalidTensor(
                     f"input {name!r} of model {self._model!r} cannot take its configured reshape {list(port.reshape or ())}"
@@ -63,10 +65,10 @@ class Checks:
                 f"unexpected output {unknown[0]!r} requested from model {self._model!r}; its outputs are {_list(self._outputs)}"
             )
 
-    def _fits(self, port: Port, tensor: Tensor) -> None:
+    def _fits(self, port: Port, tensor: Tensor | FlatTensor) -> None:
         if tensor.datatype != port.datatype:
             raise InvalidTensor(f"data type of input {port.name!r} is {tensor.datatype}, but model {self._model!r} expects {port.datatype}")
-        shape = tensor.array.shape
+        shape = tensor.shape
         expected = (-1, *port.dims) if self._max_batch else port.dims
         if len(shape) != len(expected) or any(dim not in (-1, size) for dim, size in zip(expected, shape, strict=True)):
             hint = "; the first dimension is the batch, since max_batch_size is not 0" if self._max_batch else ""

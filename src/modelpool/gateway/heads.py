@@ -1,0 +1,42 @@
+"""Heads of inference requests that were read before: a client repeats its own, and what is the same to the byte means the same.
+
+Only plain requests are kept: the connection stays, and the body comes as it is and with its length. So neither the parser nor the
+protocol changes its state over such a request, and both can be passed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from modelpool.gateway.exchange import Exchange
+
+END = b"\r\n\r\n"
+_MOST = 1024
+_MOST_BYTES = 1024
+"""More or longer heads are not kept: clients must not be able to fill the memory of the server."""
+
+
+class Head(NamedTuple):
+    """What a head says."""
+
+    model: str
+    version: int
+    json_bytes: int
+    body_bytes: int
+
+
+class KnownHeads(dict[bytes, Head]):
+    """Heads by their bytes, END included."""
+
+    def learn(self, data: bytes, headers: Iterable[tuple[bytes, bytes]], exchange: Exchange) -> None:
+        """Keep the head of an exchange that was read from the beginning of `data`, if it is plain and `data` is all of it."""
+        head = data[: data.find(END) + len(END)]
+        # With line ends of any other form, the first empty line would not be the end.
+        regular = head.startswith(b"POST ") and head.count(b"\n") == head.count(b"\r\n") and len(head) <= _MOST_BYTES
+        plain = exchange.keep_alive and exchange.problem is None and not exchange.encoding and not exchange.expects_continue
+        lengths = [int(value) for name, value in headers if name == b"content-length"]
+        if regular and plain and lengths == [len(data) - len(head)]:
+            if len(self) >= _MOST:
+                self.clear()
+            self[head] = Head(exchange.model, exchange.version, exchange.json_bytes, lengths[0])
