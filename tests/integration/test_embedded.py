@@ -1,0 +1,576 @@
+"""The embedded instance with real worker processes: requests, loads, faults, adoption."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelpool.core.events import CopyLost, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed
+from modelpool.errors import InvalidTensor, ModelError, NotCached, RequestTimeout, SetupError, UnknownVersion
+from modelpool.instances import adoption
+from modelpool.instances.process import default_python
+from modelpool.protocol.messages import LoadSpec, VersionSpec
+from modelpool.protocol.record import WorkerRecord, write_record
+from tests.integration.embedded import FAULTY, Asked, Cancelled, Lost, Rig, outcome_of, rig, until
+from tests.integration.faulty.faulty_runtime import DIE, EXIT, NO_MEMORY, RAISE, WRONG
+from tests.integration.running import alive
+from tests.unit.runtimes.onnx_models import FLOAT, helper, write
+
+MB = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _faulty_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", FAULTY)
+
+
+def onnx_double(folder: Path, **config: Any) -> LoadSpec:
+    """`x`[n, 4] -> `y` = x + x."""
+    path = write(folder / "model.onnx", [helper.make_node("Add", ["x", "x"], ["y"])], [("x", FLOAT, ["n", 4])], [("y", FLOAT, ["n", 4])])
+    return LoadSpec(
+        copy=1,
+        model="m1",
+        revision="r",
+        runtime="onnx",
+        device="cpu",
+        model_dir=str(folder),
+        versions=(VersionSpec(1, str(path)),),
+        default_version=1,
+        config=config,
+    )
+
+
+def python_pid(folder: Path, count: int) -> LoadSpec:
+    """A Python model that answers its process id after a while."""
+    version = folder / "1"
+    version.mkdir()
+    (version / "model.py").write_text(
+        "import os, time\n"
+        "import numpy as np\n"
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        time.sleep(0.05)\n"
+        "        pid = np.array([os.getpid()], np.int64)\n"
+        "        return [pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor('PID', pid)]) for _ in requests]\n"
+    )
+    config = {
+        "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1, -1]}],
+        "output": [{"name": "PID", "data_type": "TYPE_INT64", "dims": [1]}],
+        "instance_group": [{"kind": "KIND_CPU", "count": count}],
+    }
+    return LoadSpec(
+        copy=1,
+        model="m1",
+        revision="r",
+        runtime="python",
+        device="cpu",
+        model_dir=str(folder),
+        versions=(VersionSpec(1, str(version)),),
+        default_version=1,
+        config=config,
+    )
+
+
+# --- the ordinary way ------------------------------------------------------------------------------------------------------------
+async def test_a_model_is_loaded_run_and_unloaded_and_its_bytes_are_told(tmp_path: Path) -> None:
+    run_dir = tmp_path / ("d" * 120)  # longer than a Unix socket's address may be
+    async with rig(run_dir) as one:
+        assert one.up is not None
+        assert one.up.devices == (("cpu", 1 << 30),)
+        loaded = await one.load(1, keep_bytes=40 * MB)
+        assert 38 * MB < loaded.private_bytes < 50 * MB
+        assert loaded.load_peak_bytes >= loaded.private_bytes
+        assert await one.value(1, 3.0) == 6.0
+        (process,) = one.instance.describe()["processes"]
+        assert process["models"] == ["m1"]
+        assert process["private_bytes"] > 38 * MB
+        unloaded = await one.unload(1)
+        assert unloaded.total_bytes is not None
+        assert unloaded.total_bytes < 10 * MB
+        assert stat.S_IMODE((run_dir / "w.sock").stat().st_mode) == 0o600
+    assert not list(run_dir.glob("w.[!l]*"))
+
+
+async def test_sixty_four_simultaneous_requests_take_at_most_sixteen_runs(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", preload=("onnx",)) as one:
+        await one.load(1, spec=onnx_double(tmp_path, max_batch_size=32, dynamic_batching={}))
+        for _ in range(5):  # a model that is new, one that is known
+            calls = [one.send(1, {"x": np.full((1, 4), number, np.float32)}) for number in range(64)]
+            for number, call in enumerate(calls):
+                assert (await call.outcome)["y"].tolist() == [[2.0 * number] * 4]
+            assert sum(call.executions for call in calls) <= 16
+
+
+async def test_requests_that_arrive_during_a_run_share_the_next_one(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, max_batch_size=8, batches=True, gate=str(gate), runs_to=str(tmp_path / "runs"))
+        first = one.ask(1, 100)
+        await until((tmp_path / "runs").exists)
+        others = [one.ask(1, number) for number in range(20)]
+        await asyncio.sleep(0.05)
+        gate.touch()
+        for number, call in enumerate(others):
+            assert (await call.outcome)["Y"][0, 0] == 2 * number
+        assert (await first.outcome)["Y"][0, 0] == 200
+        assert first.batch == 1
+        assert sorted(call.batch for call in others) == [4] * 4 + [8] * 16
+
+
+async def test_a_batch_waits_for_its_delay(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, max_batch_size=4, batches=True, max_delay_s=0.3)
+        calls = []
+        for number in range(3):
+            calls.append(one.ask(1, number))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(call.outcome for call in calls))
+        assert [call.batch for call in calls] == [3, 3, 3]
+
+
+async def test_what_does_not_batch_runs_one_by_one_in_its_slots(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, slots=2, run_s=0.002)
+        calls = [one.ask(1, number) for number in range(10)]
+        for number, call in enumerate(calls):
+            assert (await call.outcome)["Y"][0, 0] == 2 * number
+            assert (call.batch, call.executions) == (1, 1)
+
+
+async def test_large_bodies_go_both_ways(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        large = np.arange(1_500_000, dtype=np.float32).reshape(1, -1)
+        calls = [one.send(1, {"X": large + number}) for number in range(4)]
+        small = one.ask(1, 1)
+        for number, call in enumerate(calls):
+            assert np.array_equal((await call.outcome)["Y"], (large + number) * 2)
+        assert (await small.outcome)["Y"][0, 0] == 2
+
+
+async def test_a_load_holds_up_no_other_model(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        one.begin_load(2, load_gate=str(gate))
+        for number in range(20):
+            assert await one.value(1, number) == 2 * number
+        assert len(one.events.of(Loaded)) == 1
+        gate.touch()
+        await one.events.next(Loaded)
+        assert await one.value(2, 4) == 8
+
+
+# --- requests that fail ------------------------------------------------------------------------------------------------------------
+async def test_a_request_that_fails_does_not_fail_those_that_share_its_run(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, max_batch_size=32, batches=True)
+        for bad, kind, message in [
+            (RAISE, ModelError, "ValueError: the model does not like this"),
+            (NO_MEMORY, ModelError, "out of memory"),
+            (EXIT, ModelError, "SystemExit: 3"),
+            (WRONG, InvalidTensor, "X is wrong"),
+        ]:
+            calls = [one.ask(1, value) for value in (1, 2, bad, 3)]
+            outcomes = [await outcome_of(call) for call in calls]
+            assert isinstance(outcomes[2], kind)
+            assert str(outcomes[2]) == message
+            assert [outcomes[place]["Y"][0, 0] for place in (0, 1, 3)] == [2, 4, 6]
+
+
+async def test_a_message_that_json_cannot_carry_is_told_all_the_same(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, complaint_bytes=[110, 111, 255])
+        for _ in range(2):
+            with pytest.raises(ModelError, match="no"):
+                await one.ask(1, RAISE).outcome
+        assert await one.value(1, 2) == 4
+
+
+async def test_a_request_whose_time_ran_out_does_not_run(tmp_path: Path) -> None:
+    gate, runs = tmp_path / "gate", tmp_path / "runs"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, gate=str(gate), runs_to=str(runs))
+        first = one.ask(1, 1)
+        late = one.ask(1, 2, {"timeout": 1000})
+        patient = one.ask(1, 3, {"timeout": 60_000_000})
+        await until(runs.exists)
+        await asyncio.sleep(0.01)
+        gate.touch()
+        with pytest.raises(RequestTimeout):
+            await late.outcome
+        assert (await first.outcome)["Y"][0, 0] == 2
+        assert (await patient.outcome)["Y"][0, 0] == 6
+        assert len(runs.read_text().splitlines()) == 2
+
+
+async def test_a_withdrawn_request_is_dropped_unless_it_runs(tmp_path: Path) -> None:
+    gate, runs = tmp_path / "gate", tmp_path / "runs"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, gate=str(gate), runs_to=str(runs))
+        first, second = one.ask(1, 1), one.ask(1, 2)
+        await until(runs.exists)
+        for call in (first, second):
+            one.instance.route(1).cancel(call)
+        with pytest.raises(Cancelled):
+            await second.outcome
+        gate.touch()
+        assert (await first.outcome)["Y"][0, 0] == 2
+        assert len(runs.read_text().splitlines()) == 1
+
+
+async def test_a_copy_or_version_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        route = one.instance.route(1)
+        call = Asked("m1", {"X": np.ones((1, 2), np.float32)})
+        call.version = 7
+        route.infer(call)
+        with pytest.raises(UnknownVersion):
+            await call.outcome
+        await one.unload(1)
+        call = Asked("m1", {"X": np.ones((1, 2), np.float32)})
+        route.infer(call)
+        with pytest.raises(NotCached):
+            await call.outcome
+        assert (await one.unload(1)).copy == 1
+
+
+# --- loads that fail -----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_a_load_that_fails_says_why_and_leaves_nothing(tmp_path: Path, isolated: bool) -> None:
+    async with rig(tmp_path / "run") as one:
+        for how, message in [("fail", "this model cannot be loaded"), ("raise", "RuntimeError: something broke")]:
+            one.begin_load(1, isolated=isolated, load=how)
+            failed = await one.events.next(LoadFailed)
+            assert failed.code == "load_failed"
+            assert message in failed.message
+        assert list(one.pids()) == ["w"]
+        await one.load(1, isolated=isolated)
+        assert await one.value(1, 1) == 2
+
+
+async def test_a_load_that_ends_its_process_fails_and_the_worker_comes_back(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        one.begin_load(2, load="die")
+        lost = await one.lost(1)
+        assert not lost.running
+        failed = await one.events.next(LoadFailed)
+        assert failed.code == "load_failed"
+        assert "died while loading m2 (signal 9)" in failed.message
+        await one.load(1)
+        assert await one.value(1, 5) == 10
+        assert {event.generation for event in one.events.all} == {one.generation}
+
+
+async def test_a_load_that_takes_too_long_costs_its_process(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", load_timeout_s=0.3) as one:
+        for isolated in (True, False):
+            one.begin_load(1, isolated=isolated, load_gate=str(tmp_path / "never"))
+            failed = await one.events.next(LoadFailed)
+            assert "load_timeout" in failed.message
+        await one.load(2)
+        assert await one.value(2, 1) == 2
+
+
+# --- processes that die ------------------------------------------------------------------------------------------------------------
+async def test_a_shared_worker_killed_in_the_middle_of_runs(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, gate=str(tmp_path / "never"), runs_to=str(runs))
+        await one.load(2)
+        await one.load(3, isolated=True)
+        pid = one.pids()["w"]
+        running, *queued = [one.ask(1, number) for number in range(4)]
+        await until(runs.exists)
+        os.kill(pid, signal.SIGKILL)
+        outcomes = [await outcome_of(call) for call in (running, *queued)]
+        assert all(isinstance(outcome, Lost) for outcome in outcomes)
+        assert [outcome.started for outcome in outcomes] == [True, False, False, False]
+        lost = {event.copy: event for event in one.events.of(CopyLost)}
+        assert sorted(lost) == [1, 2]
+        assert (lost[1].running, lost[2].running) == (True, False)
+        assert "signal 9" in lost[1].reason
+        assert await one.value(3, 1) == 2  # in a process of its own
+        await one.load(2)
+        assert await one.value(2, 3) == 6
+        assert one.pids()["w"] != pid
+        assert not one.events.of(InstanceDown)
+
+
+async def test_what_was_answered_before_the_death_is_not_lost(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        good, bad = one.ask(1, 4), one.ask(1, DIE)
+        assert (await good.outcome)["Y"][0, 0] == 8
+        lost = await outcome_of(bad)
+        assert isinstance(lost, Lost)
+        assert lost.started
+
+
+async def test_a_request_for_a_dead_process_is_lost_and_not_left_hanging(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        route = one.instance.route(1)
+        os.kill(one.pids()["w"], signal.SIGKILL)
+        dying = Asked("m1", {"X": np.ones((1, 2), np.float32)})
+        route.infer(dying)
+        outcome = await outcome_of(dying)
+        assert isinstance(outcome, Lost)
+        assert not outcome.started
+        dead = Asked("m1", {"X": np.ones((1, 2), np.float32)})
+        route.infer(dead)
+        assert not dead.outcome.done()
+        assert isinstance(await outcome_of(dead), Lost)
+        assert not dead.begun
+
+
+async def test_the_death_of_an_isolated_copy_hurts_no_other(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        loaded = await one.load(2, isolated=True, keep_bytes=10 * MB)
+        assert loaded.private_bytes > 15 * MB  # the interpreter is charged as well
+        shared = one.pids()["w"]
+        assert len(one.pids()) == 2
+        outcome = await outcome_of(one.ask(2, DIE))
+        assert isinstance(outcome, Lost)
+        lost = await one.lost(2)
+        assert lost.running
+        assert await one.value(1, 1) == 2
+        await until(lambda: one.pids() == {"w": shared})
+        assert [event.copy for event in one.events.of(CopyLost)] == [2]
+
+
+async def test_an_isolated_copy_is_unloaded_by_the_end_of_its_process(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, isolated=True, keep_bytes=30 * MB)
+        (pid,) = [pid for name, pid in one.pids().items() if name != "w"]
+        unloaded = await one.unload(1)
+        assert not alive(pid)
+        assert unloaded.total_bytes is not None
+        assert unloaded.total_bytes < 5 * MB
+        assert not one.events.of(CopyLost)
+
+
+async def test_an_isolated_process_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    async with rig(tmp_path / "run", stop_timeout_s=0.2) as one:
+        await one.load(1, isolated=True, gate=str(tmp_path / "never"), runs_to=str(runs))
+        call = one.ask(1, 1)
+        await until(runs.exists)
+        await one.unload(1)
+        assert isinstance(await outcome_of(call), Lost)
+
+
+async def test_a_python_model_gets_a_process_for_each_member_of_its_instance_group(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, isolated=True, spec=python_pid(tmp_path, 2))
+        x = {"X": np.ones((1, 2), np.float32)}
+        answers = await asyncio.gather(*(one.send(1, x).outcome for _ in range(4)))
+        pids = {int(answer["PID"][0]) for answer in answers}
+        assert pids == set(one.pids().values()) - {one.pids()["w"]}
+        assert len(pids) == 2
+        os.kill(min(pids), signal.SIGKILL)
+        await one.lost(1)
+        await until(lambda: not any(alive(pid) for pid in pids))
+        assert len(one.events.of(CopyLost)) == 1
+
+
+async def test_recycling_an_instance(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, gate=str(tmp_path / "never"), runs_to=str(runs))
+        await one.load(2, isolated=True)
+        call = one.ask(1, 1)
+        await until(runs.exists)
+        before = one.pids()
+        one.instance.recycle(one.generation, None, "memory did not come back")
+        down = await one.events.next(InstanceDown)
+        assert down.generation == one.generation
+        assert down.running == ("m1",)
+        assert isinstance(await outcome_of(call), Lost)
+        up = await one.events.next(InstanceUp)
+        assert up.generation != one.generation
+        assert up.held == ()
+        assert not any(alive(pid) for pid in before.values())
+        one.instance.recycle(one.generation, None, "too late")
+        one.generation = up.generation
+        await one.load(1)
+        assert await one.value(1, 2) == 4
+        assert not one.events.of(CopyLost)
+        assert len(one.events.of(InstanceDown)) == 1
+
+
+async def test_recycling_the_process_of_one_copy(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        await one.load(2, isolated=True)
+        one.instance.recycle(one.generation, 2, "it ran too long")
+        lost = await one.lost(2)
+        assert "it ran too long" in lost.reason
+        assert await one.value(1, 1) == 2
+
+
+# --- starts ----------------------------------------------------------------------------------------------------------------------------
+async def test_a_worker_that_cannot_start_is_a_setup_error(tmp_path: Path) -> None:
+    for python in ("/bin/false", str(tmp_path / "no-python")):
+        one = Rig(tmp_path / "run", python=python)
+        with pytest.raises(SetupError, match=r"w\.log"):
+            await one.instance.start()
+        await one.instance.stop()
+
+
+async def test_an_instance_whose_worker_cannot_come_back_is_down_until_it_can(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ntest -e {broken} && exit 1\nexec {default_python()} "$@"\n')
+    python.chmod(0o700)
+    async with rig(tmp_path / "run", python=str(python)) as one:
+        await one.load(1)
+        broken.touch()
+        os.kill(one.pids()["w"], signal.SIGKILL)
+        down = await one.events.next(InstanceDown)
+        assert down.generation == one.generation
+        broken.unlink()
+        up = await one.events.next(InstanceUp)
+        assert up.generation != one.generation
+        one.generation = up.generation
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+# --- servers that come and go --------------------------------------------------------------------------------------------------------
+async def test_a_later_server_adopts_what_lives(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    first = Rig(run_dir)
+    await first.start()
+    await first.load(1, keep_bytes=20 * MB)
+    await first.load(2, isolated=True)
+    before = first.pids()
+    call = first.ask(1, 1)
+    await call.outcome
+    await first.instance.stop(keep=True)
+    write_record(run_dir, WorkerRecord(name="w+dead.1of1", pid=2**22 - 7, start_ticks=1, generation=1, wire_version=1))
+    async with rig(run_dir) as second:
+        assert second.up is not None
+        assert second.up.generation == first.generation
+        held = {held.copy: held for held in second.up.held}
+        assert sorted(held) == [1, 2]
+        assert (held[1].model, held[1].revision, held[1].device) == ("m1", "r", "cpu")
+        assert 18 * MB < held[1].learned.private_bytes < 30 * MB
+        assert second.pids() == before
+        assert await second.value(1, 2) == 4
+        assert await second.value(2, 3) == 6
+        inputs, _ = second.instance.tensors(1)
+        assert inputs[0].name == "X"
+        await second.unload(2)
+        assert list(second.pids()) == ["w"]
+
+
+async def test_a_copy_that_lost_one_of_its_processes_is_not_adopted(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    first = Rig(run_dir)
+    await first.start()
+    await first.load(1, isolated=True, spec=python_pid(tmp_path, 2))
+    pids = [pid for name, pid in first.pids().items() if name != "w"]
+    await first.instance.stop(keep=True)
+    os.kill(pids[0], signal.SIGKILL)
+    await until(lambda: not alive(pids[0]))
+    async with rig(run_dir) as second:
+        assert second.up is not None
+        assert second.up.held == ()
+        await until(lambda: list(second.pids()) == ["w"])
+
+
+async def test_a_load_that_nobody_waits_for_any_more_is_undone(tmp_path: Path) -> None:
+    run_dir, gate = tmp_path / "run", tmp_path / "gate"
+    first = Rig(run_dir)
+    await first.start()
+    first.begin_load(1, load_gate=str(gate), keep_bytes=30 * MB)
+    await until((tmp_path / "gate.waiting").exists)
+    await first.instance.stop(keep=True)
+    async with rig(run_dir) as second:
+        assert second.up is not None
+        assert second.up.held == ()
+        gate.touch()
+        loaded = await second.load(1)
+        assert loaded.private_bytes < 10 * MB
+
+
+async def test_a_worker_of_another_version_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = tmp_path / "run"
+    first = Rig(run_dir)
+    await first.start()
+    await first.load(1)
+    before = first.pids()["w"]
+    await first.instance.stop(keep=True)
+    monkeypatch.setattr(adoption, "WIRE_VERSION", 2)
+    async with rig(run_dir) as second:
+        assert second.up is not None
+        assert second.up.held == ()
+        assert second.pids()["w"] != before
+        await second.load(1)
+
+
+async def test_orphans_end_and_leave_no_files(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    one = Rig(run_dir, orphan_grace_s=0.2)
+    await one.start()
+    await one.load(1, isolated=True)
+    pids = list(one.pids().values())
+    await one.instance.stop(keep=True)
+    await until(lambda: not any(alive(pid) for pid in pids))
+    assert [path.name for path in run_dir.iterdir()] == ["w.log"]
+
+
+async def test_signals_meant_for_the_server_do_not_end_its_workers(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        pid = one.pids()["w"]
+        assert os.getsid(pid) == pid
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+            assert await one.value(1, 1) == 2
+
+
+# --- figures -------------------------------------------------------------------------------------------------------------------------
+async def test_what_runs_add_to_memory_is_observed(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", probe_s=0.05) as one:
+        await one.load(1, run_bytes=50 * MB)
+        await one.value(1, 1)
+        observed = await one.events.next(Observed, lambda event: bool(event.run_peaks))
+        ((copy, peak_bytes),) = observed.run_peaks
+        assert copy == 1
+        assert 45 * MB < peak_bytes < 70 * MB
+        observed = await one.events.next(Observed, lambda event: event.total_bytes is not None)
+        assert observed.total_bytes is not None
+        assert observed.total_bytes < 30 * MB
+
+
+async def test_a_stuck_worker_is_ended(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", probe_s=0.05, stuck_s=0.2) as one:
+        await one.load(1)
+        os.kill(one.pids()["w"], signal.SIGSTOP)
+        lost = await one.lost(1)
+        assert "did not answer" in lost.reason
+
+
+async def test_stopping_ends_all_processes(tmp_path: Path) -> None:
+    one = Rig(tmp_path / "run")
+    await one.start()
+    await one.load(1)
+    await one.load(2, isolated=True)
+    one.begin_load(3, isolated=True)
+    pids = list(one.pids().values())
+    await one.instance.stop()
+    assert not any(alive(pid) for pid in pids)
+    assert one.pids() == {}
