@@ -74,7 +74,6 @@ class Copy:
         "state",
         "state_since",
         "unload_reason",
-        "wanted",
     )
 
     def __init__(self, ident: int, model: Any, instance: str, generation: int, device: Any, revision: str, isolated: bool) -> None:
@@ -93,7 +92,6 @@ class Copy:
         self.leases = 0
         self.live: dict[Lease, None] = {}
         self.served = 0
-        self.wanted = False
         self.loaded_at = 0.0
         self.idle_since = 0.0
         self.idle_due_at = 0.0

@@ -89,7 +89,7 @@ class Core:
             if model.queue:
                 self.world.backlog.append(model)
                 return True
-            return bool(self.world.stuck) and (copy.served == 1 or copy.leases == 0)
+            return bool(self.world.stuck) and copy.leases == 0
         if copy.leases == 0:
             self.world.drained.append(copy)
             return True

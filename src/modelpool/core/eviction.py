@@ -34,8 +34,8 @@ Policy = Callable[[Sequence[Copy], EvictionContext], Iterable[Copy]]
 
 
 def lru(candidates: Sequence[Copy], context: EvictionContext) -> Iterable[Copy]:
-    """The oldest last completion first."""
-    return candidates
+    """The oldest last completion first; what is in use is the most recently used."""
+    return sorted(candidates, key=lambda copy: copy.leases > 0)
 
 
 def fifo(candidates: Sequence[Copy], context: EvictionContext) -> Iterable[Copy]:
@@ -46,15 +46,19 @@ def fifo(candidates: Sequence[Copy], context: EvictionContext) -> Iterable[Copy]
 def demand(candidates: Sequence[Copy], context: EvictionContext) -> Iterator[Copy]:
     """The original request's rules.
 
-    (a) Copies whose last completion is older than `idle_window_s`, the oldest first.
+    (a) Idle copies whose last completion is older than `idle_window_s`, the oldest first.
     (b) Then the lowest arrival rate over `demand_window_s` first, ties to the oldest completion. A priority doubles a rate at each step.
     """
     horizon = context.now - context.settings.idle_window_s
-    idle = 0
-    while idle < len(candidates) and candidates[idle].idle_since < horizon:  # (a)
-        yield candidates[idle]
-        idle += 1
-    rest = candidates[idle:]
+    rest: list[Copy] = []
+    for place, copy in enumerate(candidates):
+        if copy.idle_since >= horizon:
+            rest += candidates[place:]
+            break
+        if copy.leases:
+            rest.append(copy)
+        else:  # (a)
+            yield copy
     if not rest:
         return
     rows = np.fromiter([copy.slot for copy in rest], np.intp, len(rest))  # (b)

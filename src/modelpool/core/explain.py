@@ -8,7 +8,7 @@ from modelpool.core.core import Core
 from modelpool.core.eviction import NO_EVICTION
 from modelpool.core.inspect import model_state
 from modelpool.core.ledger import Need
-from modelpool.core.planner import Plan, Verdict, evictable, in_order, kept, plan
+from modelpool.core.planner import Plan, Verdict, in_order, kept, plan
 from modelpool.core.sizes import load_time_s, need_of
 from modelpool.core.state import ModelState, World
 from modelpool.units import format_bytes, format_duration
@@ -75,8 +75,6 @@ def _standing(world: World, copy: Copy, now: float) -> str:
         return "it is pinned: never unloaded for others"
     if kept(copy):
         return f"it is not unloaded for others: min_copies is {copy.model.spec.residency.min_copies}"
-    if not evictable(copy):
-        return "it is not unloaded for others before it has served a first request of those that it was loaded for"
     order = [other.ident for other in in_order(world, copy.device, 0.0, now)]
     before = order.index(copy.ident)
     if before == 0:
@@ -148,7 +146,7 @@ def _to_load(world: World, model: ModelState, now: float) -> list[str]:
         case _:
             sentences.append(
                 f"{format_bytes(found.short_bytes)} lack on {found.device.name}, and what is there may not be unloaded now: "
-                f"copies are loading, leaving, pinned, or have not yet served those that they were loaded for"
+                f"copies are loading, leaving or pinned, or others wait for them"
             )
     return sentences
 

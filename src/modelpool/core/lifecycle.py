@@ -63,7 +63,6 @@ def become_ready(world: World, copy: Copy, now: float) -> None:
     model: ModelState = copy.model
     copy.move(CopyState.READY, now)
     copy.loaded_at = copy.idle_since = now
-    copy.wanted = bool(model.queue)
     copy.device.order[copy.ident] = copy
     set_keep_alive(world, copy, now)
     _answer_commands(world, copy)

@@ -3,11 +3,11 @@
 For one device:
   1. A need larger than the budget never fits.
   2. Nothing leaves where the need fits what is committed already.
-  3. Candidates are READY copies that are not pinned or kept by `min_copies`, whose model's queue is empty, and that have served the
-     waiters they were loaded for. Idle ones come first, in the policy's order.
-  4. Where those do not make enough room, copies with leases follow in the policy's order; they drain. With `preference: throughput` only
-     once the longest waiter has waited `starvation_s`. Then, whatever the preference, copies with a queue follow too: one that is never
-     idle cannot starve the others.
+  3. Candidates are READY copies that are not pinned or kept by `min_copies`, and whose model's queue is empty, in the policy's order.
+     Those with leases drain: to wait for a run costs less than to load a model of more worth again. Whoever a copy was loaded for has a
+     lease from the moment that it is READY, or waits in its queue, and so is served before it leaves.
+  4. With `preference: throughput` those with leases may go only once the longest waiter has waited `starvation_s`. Then, whatever the
+     preference, copies with a queue follow too: one that is never idle cannot starve the others.
   5. When there is enough room, victims that turn out not to be needed stay, those of most worth first.
 Among devices: one that needs no victims, with the most room left; else the one whose victims are fewest bytes.
 """
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from modelpool.core.copies import Copy, CopyState
+from modelpool.core.copies import Copy
 from modelpool.core.eviction import NO_EVICTION, POLICIES, EvictionContext
 from modelpool.core.ledger import Device, Need
 from modelpool.core.sizes import load_time_s, need_of
@@ -60,30 +60,20 @@ def kept(copy: Copy) -> bool:
     return model.pinned or len(model.ready) <= model.spec.residency.min_copies
 
 
-def evictable(copy: Copy) -> bool:
-    """Whether a copy may be chosen at all (rule 3, but for the queue)."""
-    return copy.state is CopyState.READY and not kept(copy) and (copy.served > 0 or not copy.wanted)
-
-
 def in_order(world: World, device: Device, load_s: float, now: float, reach: Reach = Reach.BACKLOGGED) -> Iterator[Copy]:
-    """The copies of a device that may be chosen, in the order in which they would be: idle ones, leased ones, those with a queue.
+    """The copies of a device that may be chosen, in the order in which they would be: the policy's, then those with a queue.
 
     The policy orders all copies at once; which of them may go is looked at one by one, since few are needed.
     """
     policy = POLICIES[world.settings.eviction]
-    leased: list[Copy] = []
     backlogged: list[Copy] = []
     for copy in policy(list(device.order.values()), EvictionContext(now, world.demand, world.settings, load_s)):
-        if not evictable(copy):
+        if kept(copy):
             continue
         if copy.model.queue:
             backlogged.append(copy)
-        elif copy.leases:
-            leased.append(copy)
-        else:
+        elif not copy.leases or reach is not Reach.IDLE:
             yield copy
-    if reach is not Reach.IDLE:
-        yield from leased
     if reach is Reach.BACKLOGGED:
         yield from backlogged
 

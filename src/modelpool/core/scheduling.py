@@ -17,7 +17,7 @@ from modelpool.core.copies import Copy, CopyState
 from modelpool.core.eviction import NO_EVICTION
 from modelpool.core.ledger import Device, Need
 from modelpool.core.lifecycle import begin_load, leave, release_reservation
-from modelpool.core.planner import Plan, Reach, Verdict, choose_victims, eligible, evictable, kept, plan, unreturned_blocks
+from modelpool.core.planner import Plan, Reach, Verdict, choose_victims, eligible, kept, plan, unreturned_blocks
 from modelpool.core.recycling import recycle
 from modelpool.core.sizes import need_of
 from modelpool.core.state import Failure, InstanceState, ModelState, World
@@ -222,7 +222,7 @@ def _relief(world: World, device: Device, newcomer: Copy | None, now: float) -> 
     last = [newcomer] if newcomer is not None and newcomer.state is CopyState.READY and not kept(newcomer) else []
     if last and device.fits(None, [copy.ident for copy in last]):
         return last
-    return [copy for copy in device.order.values() if evictable(copy) or copy in last]
+    return [copy for copy in device.order.values() if not kept(copy)]
 
 
 def fail(world: World, model: ModelState, code: str, message: str, now: float, *, forever: bool = False) -> None:

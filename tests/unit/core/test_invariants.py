@@ -17,7 +17,7 @@ from tests.core_shell import CoreShell, spec
 
 def _shell() -> CoreShell:
     """a runs its first request, b is idle, c waits for space, d is not resident."""
-    shell = CoreShell(queue_bound=2, max_in_flight=2)
+    shell = CoreShell(queue_bound=2, max_in_flight=2, preference="throughput")
     shell.up(cpu=100)
     shell.add(spec("a", 50), spec("b", 30), spec("c", 60), spec("d", 10))
     shell.serve("b")

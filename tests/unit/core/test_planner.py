@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modelpool.core.events import LoadWanted, ModelAdded, Observed, PinWanted
+from modelpool.core.events import LoadWanted, ModelAdded, Observed, PinWanted, RequestGone
 from modelpool.core.model import Learned
 from modelpool.core.planner import Verdict, plan
 from tests.core_shell import ANY_OVERRUN, CoreShell, spec
@@ -80,23 +80,46 @@ def test_what_is_pinned_or_kept_is_no_victim() -> None:
     assert found.verdict is Verdict.NO_SPACE
 
 
-def test_what_has_not_served_those_it_was_loaded_for_is_no_victim() -> None:
+def test_a_victim_serves_those_it_was_loaded_for_before_it_leaves() -> None:
     shell = pool(100, 60, 60)
-    first = shell.request("a")
-    second = shell.request("a")
+    waiting = [shell.request("a") for _ in range(2)]
+    shell.request("b")
     shell.loaded("a")
-    assert plan(shell.world, shell.world.models["b"], shell.now).verdict is Verdict.LATER
-    shell.end(first)
-    assert victims(shell, "b") == ["a"]
-    shell.end(second)
+    assert shell.leaving() == ["a"]
+    assert all(request in shell.leases for request in waiting)
+    shell.end(waiting[0])
+    assert not shell.unloads
+    shell.end(waiting[1])
+    assert [unload.model for unload in shell.unloads.values()] == ["a"]
 
 
-def test_idle_copies_go_before_leased_ones() -> None:
+def test_a_copy_whose_waiters_left_before_it_was_ready_may_leave_at_once() -> None:
+    shell = pool(100, 60, 60)
+    request = shell.request("a")
+    shell.request("b")
+    shell.send(RequestGone(request, "a"))
+    shell.loaded("a")
+    assert [unload.model for unload in shell.unloads.values()] == ["a"]
+
+
+def test_a_copy_in_use_is_the_most_recently_used() -> None:
     shell = pool(100, 45, 45, 50, eviction="lru")
     shell.serve("a")
     shell.serve("b")
     running = shell.request("a")
     assert victims(shell, "c") == ["b"]
+    shell.end(running)
+
+
+def test_by_demand_a_copy_in_use_may_go_before_one_that_is_asked_for_more_often() -> None:
+    shell = pool(100, 45, 45, 50)
+    shell.serve("a")
+    for _ in range(3):
+        shell.serve("b")
+    running = shell.request("a")
+    assert victims(shell, "c") == ["a"]
+    shell.wait(shell.world.settings.idle_window_s + 1)
+    assert victims(shell, "c") == ["b"]  # long idle, which a is not
     shell.end(running)
 
 

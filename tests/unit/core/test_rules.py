@@ -533,7 +533,7 @@ def test_explanations_of_what_is_there_and_what_is_not() -> None:
     assert any("nothing has to leave" in sentence for sentence in to_load)
     waiting = shell.request("c")
     shell.loaded("c")
-    assert any("first request" in sentence for sentence in explain(shell.core, "c", shell.now)[1])
+    assert any("would go before it" in sentence for sentence in explain(shell.core, "c", shell.now)[1])
     shell.end(waiting)
 
 
