@@ -16,36 +16,22 @@ class Call:
     written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (Kind.INFER_ALONE).
     """
 
-    __slots__ = (
-        "alone",
-        "arrived",
-        "begun",
-        "body",
-        "callid",
-        "cancelled",
-        "json_bytes",
-        "lease",
-        "model",
-        "queued",
-        "request",
-        "tries",
-        "version",
-    )
+    # What few calls change has its first value here: to set it for each would cost more than the rest of a call's making.
+    lease: Any = None
+    arrived: float = 0.0
+    begun: bool = False
+    queued: bool = False
+    cancelled: bool = False
+    tries: int = 0
+    alone: bool = False
+    callid: int = 0
+    request: int = 0
 
     def __init__(self, model: str, version: int, body: bytes | bytearray, json_bytes: int) -> None:
         self.model = model
         self.version = version
         self.body = body
         self.json_bytes = json_bytes
-        self.lease: Any = None
-        self.arrived = 0.0
-        self.begun = False
-        self.queued = False
-        self.cancelled = False
-        self.tries = 0
-        self.alone = False
-        self.callid = 0
-        self.request = 0
 
     def answer(self, json_bytes: int, body: bytes | bytearray | memoryview) -> None:
         """The answer's body (json_bytes as in the request). `body` is only valid during the call: write it or copy it."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from modelpool.controller.catalogue import Catalogue
-from modelpool.controller.statistics import ModelStatistics, TimeHistogram, wall_ms
+from modelpool.controller.statistics import ModelStatistics, TimeHistogram
 from modelpool.core.actions import Admit, Refuse
 from modelpool.core.copies import Lease
 from modelpool.core.core import Core
@@ -25,6 +25,9 @@ log = logging.getLogger("modelpool.dataplane")
 
 MOST_TRIES = 5
 """How often a call is sent again after processes died that had not started it."""
+
+_PREFIX_BYTES = ANSWER_PREFIX.size
+_unpack_prefix = ANSWER_PREFIX.unpack_from
 
 Ended = Callable[[Call, str, float], None]
 
@@ -134,19 +137,18 @@ class DataPlane:
     # --- what instances report (CallSink) ---------------------------------------------------------------------------------------
     def answered(self, call: Call, payload: memoryview) -> None:
         """An answer came: the lease ends, the client gets it."""
-        json_bytes, queue_us, compute_us, _, executions = ANSWER_PREFIX.unpack_from(payload)
+        json_bytes, queue_us, compute_us, _, executions = _unpack_prefix(payload)
         now = self._clock()
         settle = self._core.end_lease(call.lease, now)
         if not call.cancelled:
-            call.answer(json_bytes, payload[ANSWER_PREFIX.size :])
-        counted = self._statistics(call.model)
+            call.answer(json_bytes, payload[_PREFIX_BYTES:])
+        counted = self.models.get(call.model) or self._statistics(call.model)
         counted.inferences += 1
         counted.executions += executions
         counted.queue_us += queue_us
         counted.compute_us += compute_us
         counted.success_s += now - call.arrived
-        counted.outcomes["ok"] += 1
-        counted.last_ms = wall_ms()
+        counted.last_at = now
         if self.ended is not None:
             self.ended(call, "ok", now)
         if settle:

@@ -191,7 +191,7 @@ def metrics(core: Core, plane: DataPlane, load_s: TimeHistogram, devices: list[D
         models.append(
             ModelCounters(
                 model=name,
-                outcomes=dict(one.outcomes),
+                outcomes=one.all_outcomes(),
                 hits=counters.hits[name],
                 misses=counters.misses[name],
                 loads=counters.loads[name],

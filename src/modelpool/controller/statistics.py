@@ -9,6 +9,7 @@ from typing import Any
 
 from modelpool.controller.views import Histogram
 
+_STARTED_AT = time.time() - time.monotonic()
 TIME_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -32,7 +33,10 @@ class TimeHistogram:
 
 
 class ModelStatistics:
-    """One model's counters. Times in microseconds where the worker measured them, in seconds where we did."""
+    """One model's counters. Times in microseconds where the worker measured them, in seconds where we did.
+
+    outcomes: of requests without an answer. last_at: of the last answer, by the server's monotonic clock.
+    """
 
     __slots__ = (
         "compute_us",
@@ -40,7 +44,7 @@ class ModelStatistics:
         "failure_s",
         "failures",
         "inferences",
-        "last_ms",
+        "last_at",
         "outcomes",
         "queue_us",
         "success_s",
@@ -56,8 +60,17 @@ class ModelStatistics:
         self.failure_s = 0.0
         self.waited_s = 0.0
         self.failures = 0
-        self.last_ms = 0
+        self.last_at = 0.0
         self.outcomes: Counter[str] = Counter()
+
+    def all_outcomes(self) -> dict[str, int]:
+        """How many requests ended in which way: `ok`, or the code of an error."""
+        return {**({"ok": self.inferences} if self.inferences else {}), **self.outcomes}
+
+    @property
+    def last_ms(self) -> int:
+        """The wall-clock time of the last answer in milliseconds, as Triton's `last_inference`; 0: there was none."""
+        return int((_STARTED_AT + self.last_at) * 1000) if self.last_at else 0
 
     def row(self, name: str, version: str) -> dict[str, Any]:
         """A row of Triton's `model_stats` (times in ns)."""
@@ -86,8 +99,3 @@ class ModelStatistics:
             "batch_stats": [],
             "memory_usage": [],
         }
-
-
-def wall_ms() -> int:
-    """Wall-clock milliseconds, as Triton's `last_inference` counts them."""
-    return int(time.time() * 1000)

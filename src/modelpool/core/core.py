@@ -48,6 +48,8 @@ class Core:
             raise ValueError(f"unknown eviction policy {settings.eviction!r}; known are {', '.join([*POLICIES, NO_EVICTION])}")
         self.world = World(settings, first_copy)
         self._models = self.world.models
+        self._hits = self.world.counters.hits
+        self._arrive = self.world.demand.arrive
         self._max_in_flight = settings.max_in_flight
         self.world.timers.set(settings.run_limit_s / 4, "sweep", None)
 
@@ -57,14 +59,14 @@ class Core:
         model = self._models.get(name)
         if model is None:
             return None
-        self.world.demand.arrive(model.row, now)
+        self._arrive(model.row, now)
         ready = model.ready
         if not ready or model.queue:
             return None
         copy = ready[0] if len(ready) == 1 else admission.least_loaded(ready)
         if copy.leases >= self._max_in_flight:
             return None
-        self.world.counters.hits[name] += 1
+        self._hits[name] += 1
         lease = Lease(copy, now)
         copy.live[lease] = None
         copy.leases += 1

@@ -12,7 +12,8 @@ from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import as_modelpool_error, oip_body, retry_after, status_of
 from modelpool.ports import Call
 
-_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+_JSON = _JSON_HEAD + b"%d\r\n"
 _BINARY = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n"
 _CLOSE = b"Connection: close\r\n"
 _QUEUED = b"Modelpool-Queued: 1\r\n"
@@ -46,32 +47,25 @@ class Exchange(Call):
     problem: why it is refused; hang_up: without waiting for the rest of its body.
     """
 
-    __slots__ = (
-        "connection",
-        "disconnected",
-        "encoding",
-        "expects_continue",
-        "hang_up",
-        "keep_alive",
-        "more_body",
-        "problem",
-        "response_complete",
-        "submitted",
-    )
     message_event = _NobodyWaits()
+    keep_alive: bool = True
+    encoding: bytes = b""
+    expects_continue: bool = False
+    problem: ModelpoolError | None = None
+    hang_up: bool = False
+    more_body: bool = True
+    submitted: bool = False
+    response_complete: bool = False
+    disconnected: bool = False
 
-    def __init__(self, connection: Connection, model: str = "", version: int = 0) -> None:
-        super().__init__(model, version, b"", -1)
+    def __init__(
+        self, connection: Connection, model: str = "", version: int = 0, body: bytes | bytearray = b"", json_bytes: int = -1
+    ) -> None:
         self.connection = connection
-        self.keep_alive = True
-        self.encoding = b""
-        self.expects_continue = False
-        self.problem: ModelpoolError | None = None
-        self.hang_up = False
-        self.more_body = True
-        self.submitted = False
-        self.response_complete = False
-        self.disconnected = False
+        self.model = model
+        self.version = version
+        self.body = body
+        self.json_bytes = json_bytes
 
     @property
     def waits(self) -> bool:
@@ -104,6 +98,15 @@ class Exchange(Call):
             self.body = b""
         if self.connection.running is self:
             self.begin()
+
+    def begin_whole(self) -> None:
+        """All of it is there, its turn has come, and nothing is wrong with it so far."""
+        self.more_body = False
+        self.submitted = True
+        try:
+            self.connection.controller.submit(self)
+        except Exception as error:
+            self.fail(error)
 
     def complete(self) -> None:
         """The whole body is there."""
@@ -171,7 +174,17 @@ class Exchange(Call):
     # --- the answer goes out ----------------------------------------------------------------------------------------------------
     def answer(self, json_bytes: int, body: bytes | bytearray | memoryview) -> None:
         """Write the answer, in one piece with its headers: the transport may keep it for longer than `body` is lent."""
-        self._write(_JSON % len(body) if json_bytes < 0 else _BINARY % (json_bytes, len(body)), body)
+        if json_bytes >= 0:
+            self._write(_BINARY % (json_bytes, len(body)), body)
+        elif self.queued or not self.keep_alive:
+            self._write(_JSON % len(body), body)
+        elif not self.response_complete:
+            self.response_complete = True
+            connection = self.connection
+            transport = connection.transport
+            if not transport.is_closing():
+                transport.write(b"".join((_JSON_HEAD, b"%d\r\n\r\n" % len(body), body)))
+                connection.on_response_complete()
 
     def fail(self, error: Exception) -> None:
         """Write the error."""

@@ -83,11 +83,8 @@ class InferenceProtocol(HttpToolsProtocol):
         known = self.heads.get(data[:end])
         if known is None or len(data) - end != known.body_bytes or self.pipeline or self.flow.write_paused:
             return False
-        exchange = Exchange(self, known.model, known.version)
-        exchange.json_bytes = known.json_bytes
-        exchange.body = data[end:]
-        self.cycle = self.running = exchange
-        exchange.complete()
+        self.cycle = self.running = exchange = Exchange(self, known.model, known.version, data[end:], known.json_bytes)
+        exchange.begin_whole()
         return True
 
     def eof_received(self) -> bool:  # type: ignore[override]

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import struct
 from collections.abc import Callable
+from functools import partial
 
 from modelpool.errors import ModelpoolError, from_code
 from modelpool.ports import Call, CallSink
@@ -15,8 +16,9 @@ from modelpool.protocol.stream import LARGE_BYTES, FrameConnection
 
 _INFER_HEAD = struct.Struct("<IBBHIQiI")
 """HEADER and INFER_PREFIX in one."""
+_pack_infer = _INFER_HEAD.pack
 _INFER_PREFIX_BYTES = INFER_PREFIX.size
-_FLUSH_PARTS = 16
+_FLUSH_PARTS = 32
 _ANSWER, _INFER, _INFER_ALONE = int(Kind.ANSWER), int(Kind.INFER), int(Kind.INFER_ALONE)
 
 
@@ -60,12 +62,12 @@ class Link(FrameConnection):
         if not self.is_open:
             return  # its process is dying: the call is reported with all others
         body = call.body
-        out = self._out
+        size = len(body)
         kind = _INFER_ALONE if call.alone else _INFER
-        out.append(_INFER_HEAD.pack(_INFER_PREFIX_BYTES + len(body), kind, 0, 0, copy, callid, call.json_bytes, call.version))
-        out.append(body)
+        out = self._out
+        out += (_pack_infer(_INFER_PREFIX_BYTES + size, kind, 0, 0, copy, callid, call.json_bytes, call.version), body)
         call.begun = True
-        if len(body) > LARGE_BYTES:
+        if size > LARGE_BYTES:
             self._large_out = True
         if len(out) >= _FLUSH_PARTS:
             self.flush()  # so that the worker begins while we still read
@@ -144,21 +146,13 @@ class Link(FrameConnection):
 
 
 class Route:
-    """How requests reach a copy in one process; what `Copy.route` holds."""
+    """How requests reach a copy in one process; what `Copy.route` holds. infer: sends a request; cancel: drops it if it has not started."""
 
-    __slots__ = ("_copy", "_link")
+    __slots__ = ("cancel", "infer")
 
     def __init__(self, link: Link, copy: int) -> None:
-        self._link = link
-        self._copy = copy
-
-    def infer(self, call: Call) -> None:
-        """Send a request to the copy."""
-        self._link.infer(self._copy, call)
-
-    def cancel(self, call: Call) -> None:
-        """Drop a request if it has not started."""
-        self._link.cancel(self._copy, call)
+        self.infer: Callable[[Call], None] = partial(link.infer, copy)
+        self.cancel: Callable[[Call], None] = partial(link.cancel, copy)
 
 
 class SpreadRoute:

@@ -109,6 +109,8 @@ class _RequestOut(msgspec.Struct, omit_defaults=True):
     id: str = ""
 
 
+_prod = math.prod
+_NO_PARAMETERS: dict[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 _flat_decoder = msgspec.json.Decoder(_FlatRequestJson)
 _FLAT_MOST_BYTES = 1 << 16
@@ -176,12 +178,12 @@ def _decode_flat(body: Body, version: int) -> InferenceRequest | None:
     inputs = {}
     for one in message.inputs:
         shape, data = one.shape, one.data
-        if not data or len(data) != math.prod(shape) or len(shape) > MAX_RANK:
+        if len(data) != _prod(shape) or not data or len(shape) > MAX_RANK:
             return None
         inputs[one.name] = one
     if len(inputs) < len(message.inputs):
         return None
-    return InferenceRequest(version, inputs, (), {}, message.id)
+    return InferenceRequest(version, inputs, (), _NO_PARAMETERS, message.id)
 
 
 def _head(body: Body, json_bytes: int) -> Body:

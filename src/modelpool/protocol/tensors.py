@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -52,14 +51,13 @@ class FlatTensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         return np.array(self.data, FLAT_DTYPES[self.datatype]).reshape(self.shape)
 
 
-@dataclass(slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, gc=False):
     """One decoded request. wanted: outputs asked for (empty: all); ident: the client's own id for it ('' where it gave none)."""
 
     version: int
     inputs: Mapping[str, Tensor | FlatTensor]
     wanted: tuple[str, ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = {}  # msgspec makes a new one for each
     ident: str = ""
 
 

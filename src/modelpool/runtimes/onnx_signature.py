@@ -120,7 +120,8 @@ class Signature:
         """The inputs of all requests, one after the other, where they are flat, of one form, and one that `admit` has taken before."""
         count = len(requests)
         first = requests[0].inputs
-        if [1 for request in requests if len(request.inputs) != len(self._inputs) or request.wanted]:
+        width = len(self._inputs)
+        if [1 for request in requests if len(request.inputs) != width or request.wanted]:
             return None
         rows = 0
         arrays: dict[str, NDArray[Any]] = {}
@@ -135,9 +136,10 @@ class Signature:
                     return None
                 shape = (count * rows, *shape[1:])
             values: list[float] = []
+            own = one.shape
             for request in requests:
                 other = request.inputs.get(name)
-                if type(other) is not FlatTensor or other.shape != one.shape or other.datatype != datatype:
+                if type(other) is not FlatTensor or other.shape != own or other.datatype != datatype:
                     return None
                 values += other.data
             arrays[name] = np.array(values, FLAT_DTYPES[datatype]).reshape(shape)

@@ -30,6 +30,8 @@ PROBE_LIMIT_S = 1.0
 """How long a load or unload waits for a run that is being measured."""
 TRIM_SLACK_BYTES = 16 << 20
 _PREFIX_BYTES = INFER_PREFIX.size
+_unpack_prefix = INFER_PREFIX.unpack_from
+_monotonic = time.monotonic
 
 
 class Engine:
@@ -74,10 +76,11 @@ class Engine:
                 raise NotCached(f"copy {copy} is not loaded in this worker; the request has to be routed anew")
             if self._stopping:
                 raise ShuttingDown("this worker was told to stop; the request has to be routed anew")
-            json_bytes, version = INFER_PREFIX.unpack_from(payload)
+            json_bytes, version = _unpack_prefix(payload)
             body = payload[_PREFIX_BYTES:] if len(payload) > LARGE_BYTES else bytes(payload[_PREFIX_BYTES:])
-            item = decode_item(hosted, link, call, json_bytes, version, body, time.monotonic())
-            item.alone = alone
+            item = decode_item(hosted, link, call, json_bytes, version, body, _monotonic())
+            if alone:
+                item.alone = True
         except ModelpoolError as error:
             link.write(error_frame(copy, call, error))
             return

@@ -19,7 +19,7 @@ from modelpool.worker.runs import Item
 
 INLINE_S = 0.001
 MEASURED_RUNS = 3
-INLINE_ITEMS = 16
+INLINE_ITEMS = 32
 _PENALTY_RUNS = 100
 _PENALTY_AFTER = 3
 _WEIGHT = 0.25
@@ -34,6 +34,7 @@ class Hosted:
         "_measured",
         "_penalty",
         "_slow",
+        "default_version",
         "due",
         "load_peak_bytes",
         "load_s",
@@ -57,6 +58,7 @@ class Hosted:
         self.load_peak_bytes = load_peak_bytes
         self.load_s = load_s
         self.run_peak_bytes = 0
+        self.default_version = spec.default_version
         self.versions = frozenset(version.version for version in spec.versions)
         self.slots = max(1, model.slots)
         self.queue: deque[Item] = deque()

@@ -6,11 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from modelpool.errors import ModelError, ModelpoolError
 from modelpool.protocol import messages
 from modelpool.protocol.alike import encode_alike
 from modelpool.protocol.frames import ANSWER_HEAD, ANSWER_PREFIX, Kind, frame
-from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response, read_timeout_s
+from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, Bytes
 from modelpool.runtimes.base import Alike, InferenceRequest, LoadedModel, Outcome
@@ -22,29 +24,23 @@ _ANSWER = int(Kind.ANSWER)
 _pack_head = ANSWER_HEAD.pack
 
 
-class Item:
+class Item(msgspec.Struct, gc=False):
     """A request that waits in a copy's queue.
 
-    link: the connection that it came by; wanted: the form of its outputs; alone: it shares no run; times are monotonic seconds.
-    Raises InvalidRequest for a `timeout` that is none.
+    version: one that the copy holds; wanted: the form of its outputs; deadline: None where it has none; link: the connection that it came
+    by; alone: it shares no run. Times are monotonic seconds.
     """
 
-    __slots__ = ("alone", "arrived", "call", "deadline", "link", "request", "rows", "size_bytes", "version", "wanted")
-
-    def __init__(
-        self, call: int, request: InferenceRequest, wanted: Wanted, version: int, rows: int, size_bytes: int, arrived: float, link: object
-    ) -> None:
-        self.alone = False
-        self.wanted = wanted
-        self.call = call
-        self.request = request
-        self.version = version
-        self.rows = rows
-        self.size_bytes = size_bytes
-        self.arrived = arrived
-        self.link = link
-        timeout_s = read_timeout_s(request.parameters.get("timeout")) if request.parameters else None
-        self.deadline = arrived + timeout_s if timeout_s is not None else None
+    call: int
+    request: InferenceRequest
+    wanted: Wanted
+    version: int
+    rows: int
+    size_bytes: int
+    arrived: float
+    deadline: float | None
+    link: object
+    alone: bool = False
 
 
 class Ran(NamedTuple):
@@ -130,9 +126,11 @@ def _frames_alike(
     executions = 1
     frames = []
     for item, body in zip(items, bodies, strict=True):
-        payload_bytes = len(body) + _ANSWER_PREFIX_BYTES
-        queue_us = _us(started - item.arrived)
-        frames.append((_pack_head(payload_bytes, _ANSWER, 0, 0, copy, item.call, -1, queue_us, compute_us, batch, executions) + body,))
+        queue_us = int((started - item.arrived) * 1e6)
+        if not 0 <= queue_us <= _MOST_US:
+            queue_us = _us(started - item.arrived)
+        head = _pack_head(len(body) + _ANSWER_PREFIX_BYTES, _ANSWER, 0, 0, copy, item.call, -1, queue_us, compute_us, batch, executions)
+        frames.append((head + body,))
         executions = 0
     return frames
 

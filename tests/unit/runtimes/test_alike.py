@@ -11,7 +11,7 @@ import pytest
 from modelpool.protocol.tensors import FLAT_DTYPES, FlatTensor, InferenceRequest, Tensor
 from modelpool.runtimes.base import Alike
 from modelpool.testing import models
-from tests.unit.runtimes.onnx_models import arrays, fault, loaded, request, rows, total
+from tests.unit.runtimes.onnx_models import arrays, fault, loaded, port, request, rows, total
 
 BATCHING: dict[str, Any] = {"max_batch_size": 8, "dynamic_batching": {}}
 
@@ -95,8 +95,8 @@ def test_more_rows_than_fit_are_run_in_turn(add_sub: Path) -> None:
 
 
 def test_an_output_without_rows_is_not_taken_apart(tmp_path: Path) -> None:
-    ports = {"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]}
-    with loaded(total(tmp_path / "model.onnx"), **BATCHING, **ports, output=[]) as model:
+    ports = {"input": [port("x", "TYPE_FP32", 4)], "output": [port("sum", "TYPE_FP32", 1)]}
+    with loaded(total(tmp_path / "model.onnx"), **BATCHING, **ports) as model:
         model.execute(1, [flat(x=rows(1))])
         found = model.execute(1, [flat(x=rows(1)), flat(x=rows(2))])
     assert [arrays(one) for one in found] == [{"sum": 4}, {"sum": 8}]
