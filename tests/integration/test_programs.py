@@ -25,8 +25,8 @@ def run(*arguments: str) -> dict[str, float]:
 def test_demo_serves_more_than_fits() -> None:
     figures = run("-m", "examples.demo")
     assert figures["errors"] == figures["wrong_answers"] == 0
-    assert figures["hits"] > 0
-    assert figures["peak_mb"] <= 1.2 * figures["budget_mb"]
+    assert figures["hits"] >= 0.95 * figures["lru_hits"]
+    assert figures["peak_mb"] <= 1.1 * figures["budget_mb"]
     assert figures["evictions"] > 0
 
 
