@@ -74,7 +74,7 @@ class Bench:
 
     def resident(self) -> list[str]:
         """Models that can run."""
-        return [copy.model.name for copy in self.core.world.devices()[0].order.values()]
+        return [copy.model.name for copy in self.core.world.devices()[0].ready]
 
     def traffic(self, requests: int) -> None:
         """Skewed requests of resident models over some time."""

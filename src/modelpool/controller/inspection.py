@@ -158,7 +158,7 @@ def _device_view(device: Device, up: bool, pid: int | None) -> DeviceView:
         unreturned_bytes=device.unreturned_bytes,
         scratch_bytes=device.scratch_bytes(),
         free_bytes=device.free_bytes(),
-        models=tuple(copy.model.name for copy in device.order.values()),
+        models=tuple(copy.model.name for copy in sorted(device.ready, key=lambda copy: copy.idle_since)),
         pid=pid,
     )
 

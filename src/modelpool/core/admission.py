@@ -101,7 +101,7 @@ def no_space_text(world: World, found: Plan, model: ModelState) -> str:
         f"{format_bytes(max(0, need.alone - found.short_bytes))} of {format_bytes(device.budget_bytes)} can be had"
     )
     chosen, freed_bytes = [], 0
-    for copy in sorted(device.order.values(), key=lambda copy: copy.model.kept):
+    for copy in sorted(device.ready, key=lambda copy: (copy.model.kept, copy.idle_since)):
         if freed_bytes >= found.short_bytes:
             break
         chosen.append(copy)

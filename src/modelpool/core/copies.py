@@ -66,6 +66,7 @@ class Copy:
         "load_peak_bytes",
         "loaded_at",
         "model",
+        "place",
         "revision",
         "route",
         "run_peak_bytes",
@@ -99,6 +100,7 @@ class Copy:
         self.keep_alive_s = 0.0
         self.unload_reason = ""
         self.slot = -1
+        self.place = 0
         self.killed = False
         self.route: Any = None
 

@@ -85,9 +85,7 @@ class Core:
         model: ModelState = copy.model
         model.last_completion = now
         if copy.state is CopyState.READY:
-            order = copy.device.order
-            del order[copy.ident]
-            order[copy.ident] = copy
+            copy.device.ready.completed(copy, now)
             if model.queue:
                 self.world.backlog.append(model)
                 return True

@@ -56,6 +56,7 @@ class DemandTable:
         self._second = 0
         self._fresh: dict[int, int] = {}
         self._weights: NDArray[np.float64] = np.ones(64)
+        self._weighs = False
 
     def open_row(self) -> int:
         """A row of zeros for a new model."""
@@ -81,6 +82,7 @@ class DemandTable:
     def weigh(self, row: int, weight: float) -> None:
         """Say how much a row's arrivals count beside those of others."""
         self._weights[row] = weight
+        self._weighs = self._weighs or weight != 1.0
 
     def arrive(self, row: int, now: float) -> None:
         """Count one arrival."""
@@ -114,7 +116,8 @@ class DemandTable:
 
     def weighted(self, rows: NDArray[np.intp], window_s: float, now: float) -> NDArray[np.float64]:
         """Rates of rows, each times its weight."""
-        return self.rates(rows, window_s, now) * self._weights.take(rows)
+        rates = self.rates(rows, window_s, now)
+        return rates * self._weights.take(rows) if self._weighs else rates
 
     def rate(self, row: int, window_s: float, now: float) -> float:
         """Arrivals a second of one row."""

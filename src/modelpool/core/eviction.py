@@ -1,18 +1,22 @@
 """Eviction policies: each orders the candidates, least worth first; the planner chooses the set.
 
-A policy is pure. Candidates come in the order of their last completion, oldest first; the context says which model is to be loaded.
+A policy is pure, and lazy: few copies of a thousand are looked at. The context says what is to be loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from modelpool.core.copies import Copy
 from modelpool.core.demand import DemandTable
+from modelpool.core.ready import ReadyCopies
 from modelpool.core.settings import CoreSettings
+
+_FEW = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,41 +34,53 @@ class EvictionContext:
         return max(self.settings.demand_window_min_s, self.settings.demand_window_factor * self.load_s)
 
 
-Policy = Callable[[Sequence[Copy], EvictionContext], Iterable[Copy]]
+Policy = Callable[[ReadyCopies, EvictionContext], Iterable[Copy]]
 
 
-def lru(candidates: Sequence[Copy], context: EvictionContext) -> Iterable[Copy]:
+def lru(candidates: ReadyCopies, context: EvictionContext) -> Iterator[Copy]:
     """The oldest last completion first; what is in use is the most recently used."""
-    return sorted(candidates, key=lambda copy: copy.leases > 0)
+    in_use: list[Copy] = []
+    for place in _one_by_one(np.argsort(candidates.completions(), kind="stable")):
+        copy = candidates[place]
+        if copy.leases:
+            in_use.append(copy)
+        else:
+            yield copy
+    yield from in_use
 
 
-def fifo(candidates: Sequence[Copy], context: EvictionContext) -> Iterable[Copy]:
+def fifo(candidates: ReadyCopies, context: EvictionContext) -> Iterable[Copy]:
     """The copy loaded first goes first."""
     return sorted(candidates, key=lambda copy: (copy.loaded_at, copy.ident))
 
 
-def demand(candidates: Sequence[Copy], context: EvictionContext) -> Iterator[Copy]:
+def demand(candidates: ReadyCopies, context: EvictionContext) -> Iterator[Copy]:
     """The original request's rules.
 
     (a) Idle copies whose last completion is older than `idle_window_s`, the oldest first.
     (b) Then the lowest arrival rate over `demand_window_s` first, ties to the oldest completion. A priority doubles a rate at each step.
     """
-    horizon = context.now - context.settings.idle_window_s
-    rest: list[Copy] = []
-    for place, copy in enumerate(candidates):
-        if copy.idle_since >= horizon:
-            rest += candidates[place:]
-            break
-        if copy.leases:
-            rest.append(copy)
-        else:  # (a)
-            yield copy
-    if not rest:
+    completions = candidates.completions()
+    if not len(completions):
         return
-    rows = np.fromiter([copy.slot for copy in rest], np.intp, len(rest))  # (b)
-    rates = context.demand.weighted(rows, context.demand_window_s, context.now)
-    for index in np.argsort(rates, kind="stable").tolist():
-        yield rest[index]
+    horizon = context.now - context.settings.idle_window_s
+    given: set[int] = set()
+    if completions.min() < horizon:  # (a)
+        old = np.flatnonzero(completions < horizon)
+        for place in _one_by_one(old[np.argsort(completions[old], kind="stable")]):
+            if not candidates[place].leases:
+                given.add(place)
+                yield candidates[place]
+    rates = context.demand.weighted(candidates.rows(), context.demand_window_s, context.now)
+    for place in _one_by_one(np.lexsort((completions, rates))):  # (b)
+        if place not in given:
+            yield candidates[place]
+
+
+def _one_by_one(places: NDArray[np.intp]) -> Iterator[int]:
+    """The places as plain numbers; few are wanted."""
+    yield from places[:_FEW].tolist()
+    yield from places[_FEW:].tolist()
 
 
 POLICIES: dict[str, Policy] = {"demand": demand, "lru": lru, "fifo": fifo}

@@ -45,7 +45,7 @@ def check(core: Core, *, overrun_bytes: int = 0) -> None:
 def _check_instance(world: World, instance: InstanceState) -> None:
     devices = instance.devices.values()
     if not instance.up or instance.recycling:
-        assert not any(device.order for device in devices), f"dead: {instance.ident} has READY copies"
+        assert not any(len(device.ready) for device in devices), f"dead: {instance.ident} has READY copies"
         assert not any(device.reserved for device in devices), f"dead: {instance.ident} has reservations"
     if not instance.up:
         assert not any(device.copies for device in devices), f"dead: {instance.ident} is down and holds copies"
@@ -60,7 +60,7 @@ def _check_sums(device: Device) -> None:
         ((CopyState.LOADING,), device.loading, device.loading_bytes),
         (LEAVING, device.leaving, device.leaving_bytes),
         (RESIDENT, None, device.resident_bytes),
-        ((CopyState.READY,), device.order, None),
+        ((CopyState.READY,), {copy.ident: copy for copy in device.ready}, None),
     ):
         found = {copy.ident: copy for copy in copies if copy.state in states}
         assert listed is None or dict(listed) == found, f"sums: {device.name} lists {sorted(listed)}, not {sorted(found)}"

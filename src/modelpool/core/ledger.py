@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from modelpool.core.copies import Copy
+from modelpool.core.ready import ReadyCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,7 @@ class Need:
 
 
 class Device:
-    """One device of one instance: its budget, its copies, and the sums over them, kept as copies move.
-
-    order: the READY copies, the one whose last completion is oldest first.
-    """
+    """One device of one instance: its budget, its copies, and the sums over them, kept as copies move."""
 
     __slots__ = (
         "budget_bytes",
@@ -57,8 +55,8 @@ class Device:
         "loading",
         "loading_bytes",
         "name",
-        "order",
         "peaks",
+        "ready",
         "reserved",
         "resident_bytes",
         "runs_at_once",
@@ -74,7 +72,7 @@ class Device:
         self.copies: dict[int, Copy] = {}
         self.loading: dict[int, Copy] = {}
         self.leaving: dict[int, Copy] = {}
-        self.order: dict[int, Copy] = {}
+        self.ready = ReadyCopies()
         self.peaks: list[tuple[int, int]] = []
         self.reserved: dict[str, Need] = {}
         self.resident_bytes = 0
@@ -115,20 +113,20 @@ class Device:
 
     def leaves(self, copy: Copy) -> None:
         """A copy begins to leave: it is on its way out, or drains first."""
-        self.order.pop(copy.ident, None)
+        self.ready.discard(copy)
         self.leaving[copy.ident] = copy
         self.leaving_bytes += copy.charge_bytes
 
     def stays(self, copy: Copy) -> None:
         """A copy that was leaving stays after all."""
-        self.order[copy.ident] = copy
+        self.ready.add(copy)
         del self.leaving[copy.ident]
         self.leaving_bytes -= copy.charge_bytes
 
     def remove(self, copy: Copy) -> None:
         """A copy is gone, from whatever state."""
         del self.copies[copy.ident]
-        self.order.pop(copy.ident, None)
+        self.ready.discard(copy)
         self.peaks.remove((copy.run_peak_bytes, copy.ident))
         if self.loading.pop(copy.ident, None) is not None:
             self.loading_bytes -= copy.charge_bytes

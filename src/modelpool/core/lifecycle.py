@@ -63,7 +63,7 @@ def become_ready(world: World, copy: Copy, now: float) -> None:
     model: ModelState = copy.model
     copy.move(CopyState.READY, now)
     copy.loaded_at = copy.idle_since = now
-    copy.device.order[copy.ident] = copy
+    copy.device.ready.add(copy)
     set_keep_alive(world, copy, now)
     _answer_commands(world, copy)
     refresh(world, model)

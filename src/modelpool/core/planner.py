@@ -67,7 +67,7 @@ def in_order(world: World, device: Device, load_s: float, now: float, reach: Rea
     """
     policy = POLICIES[world.settings.eviction]
     backlogged: list[Copy] = []
-    for copy in policy(list(device.order.values()), EvictionContext(now, world.demand, world.settings, load_s)):
+    for copy in policy(device.ready, EvictionContext(now, world.demand, world.settings, load_s)):
         if kept(copy):
             continue
         if copy.model.queue:
@@ -148,7 +148,7 @@ def unreturned_blocks(device: Device, need: Need, model: ModelState) -> bool:
 
 def _least_bytes(device: Device, need: Need, model: ModelState) -> int:
     """What would be committed if everything that may ever leave for the model had left."""
-    return device.committed_bytes(need, [copy.ident for copy in device.order.values() if not kept(copy)], model.name)
+    return device.committed_bytes(need, [copy.ident for copy in device.ready if not kept(copy)], model.name)
 
 
 def eligible(world: World, model: ModelState, wanted: str | None = None) -> list[Device]:

@@ -222,7 +222,7 @@ def _relief(world: World, device: Device, newcomer: Copy | None, now: float) -> 
     last = [newcomer] if newcomer is not None and newcomer.state is CopyState.READY and not kept(newcomer) else []
     if last and device.fits(None, [copy.ident for copy in last]):
         return last
-    return [copy for copy in device.order.values() if not kept(copy)]
+    return [copy for copy in device.ready if not kept(copy)]
 
 
 def fail(world: World, model: ModelState, code: str, message: str, now: float, *, forever: bool = False) -> None:

@@ -10,6 +10,7 @@ from modelpool.core.copies import Copy
 from modelpool.core.demand import DemandTable
 from modelpool.core.eviction import POLICIES, EvictionContext
 from modelpool.core.model import ModelSpec, Residency
+from modelpool.core.ready import ReadyCopies
 from modelpool.core.settings import CoreSettings
 from modelpool.core.state import ModelState
 from tests.core_shell import CoreShell, spec
@@ -36,7 +37,9 @@ class _Past:
     def order(self, policy: str, load_s: float = 0.0) -> list[str]:
         for at, row in sorted(self.arrivals):
             self.demand.arrive(row, at)
-        candidates = sorted(self.copies, key=lambda copy: copy.idle_since)
+        candidates = ReadyCopies()
+        for copy in self.copies:
+            candidates.add(copy)
         context = EvictionContext(NOW, self.demand, CoreSettings(), load_s)
         return [copy.model.name for copy in POLICIES[policy](candidates, context)]
 

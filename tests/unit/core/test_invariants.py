@@ -32,7 +32,8 @@ def _bytes_drift(shell: CoreShell) -> None:
 
 
 def _ready_list_of_device_drifts(shell: CoreShell) -> None:
-    shell.world.devices()[0].order.clear()
+    device = shell.world.devices()[0]
+    device.ready.discard(next(iter(device.ready)))
 
 
 def _peaks_drift(shell: CoreShell) -> None:

@@ -23,7 +23,7 @@ def _ready(device: Device, ident: int, charge: int, run_peak: int = 0) -> Copy:
     device.add_loading(copy, Need(charge, charge, run_peak, "user"))
     device.loaded(copy, charge)
     copy.move(CopyState.READY, 0.0)
-    device.order[ident] = copy
+    device.ready.add(copy)
     return copy
 
 
@@ -67,10 +67,10 @@ def test_what_leaves_is_used_but_not_committed() -> None:
     assert device.committed_bytes() == 0
     assert device.fits(Need(70, 70, 0, "user"))
     assert not device.starts(Need(70, 70, 0, "user"))
-    assert leaving.ident not in device.order
+    assert leaving not in device.ready
     device.stays(leaving)
     assert device.committed_bytes() == 60
-    assert leaving.ident in device.order
+    assert leaving in device.ready
 
 
 def test_run_peaks_of_what_leaves_are_not_committed() -> None:
