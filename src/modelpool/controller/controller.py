@@ -255,6 +255,12 @@ class Controller:
         self._take(self._catalogue.post(name, entry, properties))
         return await self.load(name, device)
 
+    def recall(self, name: str) -> None:
+        """A model of a repository that was forgotten is known again; nothing happens to one that was not. Raises what stands in the way."""
+        if self._stopping and name in self._catalogue.forgotten:
+            raise ShuttingDown("the server is stopping", retry_after_s=1.0)
+        self._take(self._catalogue.recall(name))
+
     async def forget(self, name: str) -> None:
         """Take a model out of the catalogue until it is posted again, and unload it."""
         self._take(self._catalogue.forget(name))

@@ -58,6 +58,9 @@ class DataPlane(Protocol):
     async def post_model(self, name: str, properties: dict[str, Any], device: str | None = None) -> tuple[str, ...]:
         """Register and load a model."""
 
+    def recall(self, name: str) -> None:
+        """Take a forgotten model of a repository back into the catalogue."""
+
     async def forget(self, name: str) -> None:
         """Delete a model from the catalogue."""
 

@@ -76,7 +76,7 @@ async def list_models(request: Request) -> Response:
 
 @marqo
 async def post_model(request: Request) -> Response:
-    """Load a model on a device; with properties it is registered first."""
+    """Load a model on a device; with properties it is registered first, without them one that was forgotten is known again."""
     found = await read_json(request)
     if unknown := sorted(set(found) - {"model_name", "model_device", "model_properties"}):
         raise InvalidRequest(f"unknown field '{unknown[0]}'; known are model_name, model_device, model_properties")
@@ -87,6 +87,7 @@ async def post_model(request: Request) -> Response:
     properties = found.get("model_properties")
     controller = controller_of(request)
     if properties is None:
+        controller.recall(name)
         devices = await controller.load(name, device)
     elif isinstance(properties, dict):
         devices = await controller.post_model(name, properties, device)

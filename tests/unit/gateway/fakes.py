@@ -142,7 +142,7 @@ class FakeController:
             raise UnknownVersion(f"no version {version}")
 
     def entry(self, name: str) -> Entry:
-        if name == "forgotten":
+        if name == "forgotten" and name not in self.known:
             raise ForgottenModel("model 'forgotten' was deleted")
         if name not in self.known:
             raise UnknownModel(f"Request for unknown model: '{name}' is not found")
@@ -192,6 +192,10 @@ class FakeController:
     async def post_model(self, name: str, properties: dict[str, Any], device: str | None = None) -> tuple[str, ...]:
         self.asked.append(("post", name, properties, device))
         return (device or "cpu",)
+
+    def recall(self, name: str) -> None:
+        if name == "forgotten":
+            self.known[name] = entry(name)
 
     async def forget(self, name: str) -> None:
         self.asked.append(("forget", name))

@@ -146,6 +146,8 @@ async def test_forget(http: httpx.AsyncClient, controller: FakeController) -> No
     for query in ("model_name=forgotten", "model_name=forgotten&forget=true"):
         reply = await http.delete(f"/models?{query}")
         assert (reply.status_code, reply.json()["code"]) == (404, "model_forgotten")
+    assert (await http.post("/models", json={"model_name": "forgotten"})).status_code == 200  # known again
+    assert (await http.get("/models/explain?model_name=forgotten")).status_code == 200
 
 
 # --- devices -----------------------------------------------------------------------------------------------------------------------
