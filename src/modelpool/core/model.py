@@ -7,6 +7,9 @@ from typing import Literal
 
 Isolation = Literal["shared", "process"]
 
+MOST_PRIORITY = 16
+"""Priorities are from minus this to this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Residency:
