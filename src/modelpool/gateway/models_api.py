@@ -16,9 +16,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from modelpool.controller.views import CopyView, ModelView
-from modelpool.errors import InvalidRequest, NotCached, UnknownModel, Unsupported
+from modelpool.errors import InvalidRequest, NotCached, UnknownDevice, UnknownModel, Unsupported
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.devices import cuda_devices
+from modelpool.gateway.errors import marqo_form
 from modelpool.gateway.requests import (
     controller_of,
     flag_of,
@@ -148,13 +149,8 @@ async def cuda(request: Request) -> Response:
     """The GPUs; 400 where there is none."""
     found = await asyncio.to_thread(cuda_devices)
     if not found:
-        content = {
-            "message": "CUDA is not available on this instance",
-            "code": "hardware_compatability_error",
-            "type": "invalid_request",
-            "link": None,
-        }
-        return json_response(content, 400)
+        _, content = marqo_form(UnknownDevice("CUDA is not available on this instance"))
+        return json_response({**content, "code": "hardware_compatability_error"}, 400)
     return json_response({"cuda_devices": found})
 
 

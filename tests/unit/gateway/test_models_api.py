@@ -162,9 +162,14 @@ async def test_the_cpu_in_texts_and_numbers(http: httpx.AsyncClient) -> None:
 async def test_no_gpu(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     reply = await http.get("/device/cuda")
-    assert (reply.status_code, reply.json()["code"]) == (400, "hardware_compatability_error")
-    assert reply.json()["message"] == "CUDA is not available on this instance"
-    assert reply.json()["type"] == "invalid_request"
+    assert reply.status_code == 400
+    assert reply.json() == {
+        "message": "CUDA is not available on this instance",
+        "code": "hardware_compatability_error",
+        "type": "invalid_request",
+        "link": None,
+        "modelpool_code": "device_not_found",
+    }
 
 
 async def test_gpus(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
