@@ -70,8 +70,11 @@ class DataPlane(Protocol):
     def unpin(self, name: str) -> None:
         """Unpin a model."""
 
-    def models(self) -> list[ModelView]:
-        """All models."""
+    def model(self, name: str) -> ModelView:
+        """One model."""
+
+    def models(self, *, resident_only: bool = False) -> list[ModelView]:
+        """All models, or those that have a copy in any state."""
 
     def devices(self) -> list[DeviceView]:
         """All devices."""

@@ -67,10 +67,11 @@ def _entry(model: ModelView, copy: CopyView, *, detailed: bool) -> dict[str, Any
 @marqo
 async def list_models(request: Request) -> Response:
     """The models that are resident, one entry for each device (`all=true`: the whole catalogue)."""
-    models = controller_of(request).models()
-    if flag_of(request, "all"):
-        return json_response({"models": models})
+    everything = flag_of(request, "all")
     detailed = flag_of(request, "detailed")
+    models = controller_of(request).models(resident_only=not everything)
+    if everything:
+        return json_response({"models": models})
     resident = [(model, copy) for model in models for copy in model.copies if copy.state in ("READY", "DRAINING")]
     return json_response({"models": [_entry(model, copy, detailed=detailed) for model, copy in resident]})
 
@@ -163,10 +164,7 @@ async def list_devices(request: Request) -> Response:
 @marqo
 async def view_model(request: Request) -> Response:
     """All that is known of one model."""
-    controller = controller_of(request)
-    name = queried_model(request)
-    controller.entry(name)
-    return json_response(next(view for view in controller.models() if view.name == name))
+    return json_response(controller_of(request).model(queried_model(request)))
 
 
 @marqo

@@ -210,8 +210,14 @@ class FakeController:
         self.asked.append(("unpin", name))
 
     # --- views ---------------------------------------------------------------------------------------------------------------------
-    def models(self) -> list[ModelView]:
-        return self.views
+    def model(self, name: str) -> ModelView:
+        self.entry(name)
+        self.asked.append(("view", name))
+        return next(one for one in self.views if one.name == name)
+
+    def models(self, *, resident_only: bool = False) -> list[ModelView]:
+        self.asked.append(("views", resident_only))
+        return [one for one in self.views if one.copies or not resident_only]
 
     def devices(self) -> list[DeviceView]:
         return [

@@ -46,9 +46,11 @@ async def test_details_carry_the_properties_as_json_text(http: httpx.AsyncClient
     assert json.loads(found[0]["modelProperties"]) == found[0]["model_properties"]
 
 
-async def test_the_whole_catalogue(http: httpx.AsyncClient) -> None:
+async def test_the_whole_catalogue(http: httpx.AsyncClient, controller: FakeController) -> None:
+    await http.get("/models")
     found = (await http.get("/models", params={"all": "true"})).json()["models"]
     assert [(entry["name"], entry["state"]) for entry in found] == [("echo", "READY"), ("wait", "UNAVAILABLE"), ("hf/e5", "READY")]
+    assert controller.asked == [("views", True), ("views", False)]  # no more than what is asked for
 
 
 # --- load and eject ------------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ async def test_devices_views_explanations_and_decisions(http: httpx.AsyncClient,
     assert (await http.get("/models/explain?model_name=echo")).json()["now"] == ["it is there"]
     assert (await http.get("/decisions")).json()["decisions"][0]["text"] == "loaded"
     assert (await http.get("/decisions?limit=5&model_name=echo")).status_code == 200
-    assert controller.asked == [("decisions", 100, None), ("decisions", 5, "echo")]
+    assert controller.asked == [("view", "hf/e5"), ("decisions", 100, None), ("decisions", 5, "echo")]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "99999", "9" * 30])
