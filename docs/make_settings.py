@@ -41,7 +41,8 @@ A setting that does not exist is an error that names the nearest one. A wrong va
 """
 
 OTHERS = """
-Clients and the command line read `MODELPOOL_URL`, the server's address. It is no setting of the server.
+Clients and the command line read `MODELPOOL_URL`, the server's address, and the command line `MODELPOOL_JSON`: `1` is as `--json`. They are
+no settings of the server.
 
 ## Fixed in this version
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,11 +255,13 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def local_links(source: Path) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", source.read_text()) if not link.startswith("http")]
+
+
 @pytest.mark.parametrize("source", PAGES, ids=lambda source: source.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(source: Path) -> None:
-    for target, _, anchor in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", source.read_text())):
-        if target.startswith("http"):
-            continue
+    for target, _, anchor in (link.partition("#") for link in local_links(source)):
         found = (source.parent / target).resolve() if target else source
         assert found.exists(), target
         if anchor:
@@ -267,6 +270,18 @@ def test_links_lead_somewhere(source: Path) -> None:
 
 def test_each_page_of_the_documentation_is_linked_from_the_readme() -> None:
     assert [path.name for path in DOCS.glob("*.md") if f"(docs/{path.name}" not in README.read_text()] == []
+
+
+def test_the_source_distribution_holds_what_its_pages_lead_to(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        held = {name.partition("/")[2] for name in packed.getnames()}
+    links = {(source.parent / link.partition("#")[0]).resolve() for source in PAGES for link in local_links(source)}
+    needed = {path.relative_to(ROOT).as_posix() for path in [*PAGES, *links] if path.is_file()}
+    assert {"docs/demo.svg", "docs/cli.md", "tests/README.md"} <= needed
+    assert needed | {"Makefile", "constraints.txt", "tools/make-venv", "docs/make_cli.py"} <= held
 
 
 def tracked() -> list[Path]:

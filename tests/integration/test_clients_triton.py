@@ -255,6 +255,7 @@ def test_a_python_model_that_works_on_text(triton_client: Client) -> None:
         answer = triton_client.infer("python-text", [tensor("words", words, binary=binary)], outputs=wanted("upper", "lengths"))
         assert [word.decode() for word in answer.as_numpy("upper")] == ["ABC", "GRÖSSE", "", "模型"]
         assert answer.as_numpy("lengths").tolist() == [3, 7, 0, 6]
+        assert answer.get_response()["parameters"] == {"words": 4, "text": "é", "cut": False}
 
 
 @pytest.mark.parametrize(("value", "words"), [(-1.0, "negative numbers are not for me"), (0.0, "zero is not for me")])

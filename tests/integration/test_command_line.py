@@ -114,7 +114,8 @@ def test_client_and_commands_against_a_real_server(server: subprocess.Popen[str]
     assert run(url, "unpin", "triple").returncode == 0
     assert len(json.loads(run(url, "decisions", "--limit", "2", "--json").stdout)) == 2
     assert run(url, "forget", "triple").returncode == 0
-    assert run(url, "load", "triple").returncode == 4
+    assert run(url, "pin", "triple").returncode == 4
+    assert run(url, "load", "triple").returncode == 0  # which makes it known again
     server.terminate()
     assert server.wait(30) == 0
     assert run(url, "models").returncode == 3

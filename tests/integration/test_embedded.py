@@ -385,6 +385,20 @@ async def test_a_python_model_gets_a_process_for_each_member_of_its_instance_gro
         assert len(one.events.of(CopyLost)) == 1
 
 
+async def test_copies_that_end_with_the_server_are_told_from_those_that_are_lost(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        await one.load(1)
+        await one.load(2, isolated=True)
+        await one.load(3, isolated=True)
+        (pid,) = [pid for name, pid in one.pids().items() if name != "w"][:1]
+        os.kill(pid, signal.SIGKILL)
+        lost = await one.events.next(CopyLost)
+        assert (lost.reason, lost.stopped) == ("signal 9", False)
+        await one.instance.stop()
+        ended = {event.copy: (event.reason, event.stopped) for event in one.events.of(CopyLost) if event is not lost}
+        assert ended == dict.fromkeys({1, 2, 3} - {lost.copy}, ("exit status 0", True))
+
+
 async def test_recycling_an_instance(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     async with rig(tmp_path / "run") as one:

@@ -247,6 +247,7 @@ def test_posted_forgotten_and_pinned_outlive_restarts(folder: Path, tmp_path: Pa
         scale(tmp_path / "models" / "seen.onnx", 1.0)
         until(lambda: infer(server, "seen", X).status_code == 200, "a rescan")
         _gone(server, "one")
+        assert "with its properties" in well_formed(post(server, "brief"), 404, "model_forgotten")
         assert post(server, "brief", url="extra.onnx").status_code == 200
         assert ask(server, "brief", x=np.array([1.0], np.float32)) == {"y": [5.0]}
         assert server.client.post("/models/unpin", params={"model_name": "two"}).status_code == 200
@@ -262,8 +263,31 @@ def _gone(server: RunningServer, name: str) -> None:
     assert server.client.get(f"/v2/models/{name}").json()["code"] == "model_forgotten"
     assert server.client.get(f"/v2/models/{name}/ready").status_code == 400
     assert name not in {row["name"] for row in server.client.post("/v2/repository/index").json()}
-    assert "post it again" in well_formed(post(server, name), 404, "model_forgotten")
-    well_formed(delete(server, name), 404, "model_forgotten")
+    assert "post it again" in well_formed(delete(server, name), 404, "model_forgotten")
+
+
+def test_a_forgotten_model_of_a_repository_is_known_again_once_its_name_is_posted(tmp_path: Path) -> None:
+    scale(tmp_path / "models" / "twice.onnx", 2.0)
+    zoo.python_add_sub(tmp_path / "models" / "sums")
+    (tmp_path / "models" / "bad.onnx").write_bytes(b"not a model")
+    pair = question(a=np.ones(4, np.float32), b=np.ones(4, np.float32))
+    with serving(tmp_path, "--device", "cpu=200MiB") as server:
+        assert infer(server, "twice", X).status_code == 200  # a copy that has to leave
+        for name in ("twice", "sums", "bad"):
+            assert delete(server, name, forget="true").status_code == 200
+            _gone(server, name)
+        restart(server)
+        assert "not an ONNX file" in well_formed(post(server, "bad"), 400, "bad_request")
+        _gone(server, "bad")  # a post that is refused changes nothing
+        for name in ("twice", "sums"):
+            _gone(server, name)
+            assert post(server, name, "cpu").json()["message"] == f"successfully loaded model `{name}` on device `cpu`"
+        for again in (False, True):
+            if again:
+                restart(server)
+            assert infer(server, "twice", X).json()["outputs"][0]["data"] == [4.0]
+            assert infer(server, "sums", pair).json()["outputs"][0]["data"] == [2.0] * 4
+        assert server.view("twice")["source"] == "repository"
 
 
 def test_a_posted_model_whose_file_is_gone_is_listed_with_its_fault(folder: Path, tmp_path: Path) -> None:

@@ -50,6 +50,21 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+def test_what_was_resident_at_a_stop_was_unloaded_not_lost(repository: Path, tmp_path: Path) -> None:
+    add_python(repository, "fine", "pass")
+    with running(repository, tmp_path / "state", "--device", "cpu=2GiB") as server:
+        assert (server.value("times2"), server.value("fine")) == (2.0, 2.0)
+        assert server.client.post("/models/pin", params={"model_name": "times3"}).status_code == 200
+        until(lambda: server.view("times3")["state"] == "READY", "the pinned model")
+        assert server.stop() == 0
+        server.start()
+        decisions = server.client.get("/decisions", params={"limit": 1000}).json()["decisions"]
+    stop = next(at for at, one in enumerate(decisions) if one["kind"] == "stop")
+    ended = {one["model"]: one["text"] for one in decisions[stop:] if one["kind"] == "unloaded"}
+    assert ended == dict.fromkeys(("times2", "times3", "fine"), "from cpu (stop)")
+    assert not [one for one in decisions if one["kind"] in ("lost", "instance down", "quarantine")]
+
+
 @pytest.fixture
 def server(repository: Path, tmp_path: Path) -> Iterator[RunningServer]:
     add_python(repository, "fine", "pass")

@@ -88,7 +88,7 @@ _PYTHON_TEXT = """
                 upper = np.array([word.decode().upper().encode() for word in words.ravel()], np.object_).reshape(words.shape)
                 lengths = np.array([len(word) for word in words.ravel()], np.int32).reshape(words.shape)
                 outputs = [pb_utils.Tensor("upper", upper), pb_utils.Tensor("lengths", lengths)]
-                responses.append(pb_utils.InferenceResponse(outputs))
+                responses.append(pb_utils.InferenceResponse(outputs, parameters={"words": words.size, "text": "é", "cut": False}))
             return responses
 """
 

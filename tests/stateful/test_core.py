@@ -298,13 +298,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- instances -------------------------------------------------------------------------------------------------------------------
     @precondition(lambda self: self.shell.world.copies)
-    @rule(pick=picks, running=st.booleans())
-    def copy_lost(self, pick: int, running: bool) -> None:
+    @rule(pick=picks, running=st.booleans(), stopped=st.booleans())
+    def copy_lost(self, pick: int, running: bool, stopped: bool) -> None:
         copy = self.pick(self.shell.world.copies.values(), pick)
         self.shell.loads.pop(copy.ident, None)
         self.shell.unloads.pop(copy.ident, None)
         self.shell.recycles = [one for one in self.shell.recycles if one.copy != copy.ident]
-        self.shell.send(CopyLost(copy.instance, copy.generation, copy.ident, "killed", running))
+        self.shell.send(CopyLost(copy.instance, copy.generation, copy.ident, "killed", running, stopped))
 
     @rule(instance=st.sampled_from(["i0", "i1"]), running=st.lists(names, max_size=3))
     def instance_down(self, instance: str, running: list[str]) -> None:

@@ -9,6 +9,7 @@ import click
 
 from modelpool.cli import look, serving, simulating, wishes
 from modelpool.cli.exits import EXIT_CODES
+from modelpool.cli.options import json_option
 from modelpool.cli.output import print_json
 
 
@@ -18,7 +19,7 @@ def modelpool() -> None:
 
 
 @modelpool.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def version(as_json: bool) -> None:
     """Print the version."""
     from modelpool import __version__

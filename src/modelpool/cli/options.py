@@ -28,6 +28,11 @@ def seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
         raise click.BadParameter(error.message) from error
 
 
+def json_option(help_text: str = "Print JSON.") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`--json`, which every command has."""
+    return click.option("--json", "as_json", is_flag=True, envvar="MODELPOOL_JSON", show_envvar=True, help=help_text)
+
+
 def server_command(timeout: str = "60s") -> Callable[[Callable[Concatenate[Client, bool, P], None]], Callable[..., None]]:
     """Make a function a command that asks a server: it is given a client and whether to print JSON."""
 
@@ -36,7 +41,7 @@ def server_command(timeout: str = "60s") -> Callable[[Callable[Concatenate[Clien
         @click.option(
             "--timeout", "timeout_s", metavar="DURATION", default=timeout, show_default=True, callback=seconds, help="Give up then."
         )
-        @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+        @json_option()
         @functools.wraps(function)
         @explain_errors
         def run(url: str, timeout_s: float, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from modelpool.cli.exits import explain_errors
+from modelpool.cli.options import json_option
 
 _folder = click.Path(path_type=Path)
 
@@ -27,7 +28,7 @@ _folder = click.Path(path_type=Path)
 @click.option("--preload", multiple=True, metavar="MODEL", help="Load this model at the start.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How logs look on stderr.  [default: text]")
 @click.option("--set", "others", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
-@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once the server is ready.")
+@json_option("Print the address as JSON once the server is ready.")
 @explain_errors
 def serve(*, as_json: bool, config: Path | None, others: tuple[str, ...], **given: Any) -> None:
     """Serve the models of repositories.

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelpool.cli.exits import explain_errors
+from modelpool.cli.options import json_option
 from modelpool.cli.output import print_json
 from modelpool.cli.serving import pairs
 
@@ -18,7 +19,7 @@ from modelpool.cli.serving import pairs
 @click.option("--eviction", metavar="POLICY", help="Another eviction policy.")
 @click.option("--keep-alive", metavar="DURATION", help="Another keep-alive.")
 @click.option("--set", "others", multiple=True, metavar="NAME=VALUE", help="Any other setting of the core.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @explain_errors
 def simulate(*, file: Path, as_json: bool, others: tuple[str, ...], **given: Any) -> None:
     """Replay what a server recorded.

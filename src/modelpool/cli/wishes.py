@@ -20,7 +20,10 @@ _device = click.option("--device", help="Only this device, like cpu or cuda:0.")
 @_device
 @server_command(timeout="10m")
 def load(client: Client, as_json: bool, model: str, device: str | None) -> None:
-    """Load MODEL and wait until it is ready."""
+    """Load MODEL and wait until it is ready.
+
+    One of a repository that was forgotten is known again.
+    """
     from modelpool.cli.progress import load_and_show
 
     _say(load_and_show(client, model, device), as_json, f"{model} is loaded")
@@ -44,7 +47,7 @@ def eject(client: Client, as_json: bool, model: str, device: str | None) -> None
 def forget(client: Client, as_json: bool, model: str) -> None:
     """Take MODEL out of the catalogue.
 
-    It is unloaded, and unknown until it is posted again.
+    It is unloaded, and unknown until it is posted again, which `modelpool load` does for a model of a repository.
     """
     _say(client.forget_model(model), as_json, f"{model} is forgotten")
 

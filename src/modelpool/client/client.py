@@ -67,7 +67,8 @@ class Client:
         """Load a model (on `device`, or wherever there is room) and return what the server says of it, once it is ready.
 
         properties make it a generic model that the catalogue then keeps: `url` (a file or folder that the server may read), `type`
-        (`onnx`), and what else is to be known of it, like `dimensions` and `note`.
+        (`onnx`), and what else is to be known of it, like `dimensions` and `note`. A model of a repository that was forgotten needs
+        none to be known again.
         """
         wish: Json = {"model_name": name}
         if device is not None:
@@ -84,7 +85,7 @@ class Client:
         return self._ask("DELETE", "/models", {"model_name": name, "model_device": device}, timeout_s)
 
     def forget_model(self, name: str, *, timeout_s: float | None = None) -> Json:
-        """Unload a model and take it out of the catalogue, until `load_model` with properties brings it back."""
+        """Unload a model and take it out of the catalogue, until `load_model` brings it back."""
         return self._ask("DELETE", "/models", {"model_name": name, "forget": "true"}, timeout_s)
 
     def get_loaded_models(self, device: str | None = None, *, timeout_s: float | None = None) -> dict[str, dict[str, Json]]:

@@ -55,6 +55,17 @@ class Catalogue:
         self._state.save_posted(name, properties)
         return self._merge()
 
+    def recall(self, name: str) -> list[Event]:
+        """A deleted model that a repository still holds is known again; raises where none does, or where it cannot be served."""
+        if name not in self.forgotten:
+            return []
+        if (found := self._found.get(name)) is None:
+            raise ForgottenModel(f"model '{name}' was deleted and is in no repository; post it again with its properties")
+        _raise_problem(found)
+        self.forgotten.discard(name)
+        self._state.save_recalled(name)
+        return self._merge()
+
     def forget(self, name: str) -> list[Event]:
         """Delete a model from the catalogue until it is posted again; raises UnknownModel or ForgottenModel."""
         if name not in self.entries:
@@ -93,9 +104,13 @@ class Catalogue:
     def check(self, name: str, version: int = 0) -> Entry:
         """The entry, if it can be served in that version (0: the default)."""
         entry = self.entry(name)
-        if entry.problem is not None:
-            raise MalformedModel(f"model '{name}' cannot be served: {entry.problem}")
+        _raise_problem(entry)
         if version and all(version != one.version for one in entry.versions):
             have = ", ".join(str(one.version) for one in entry.versions)
             raise UnknownVersion(f"Request for unknown model: '{name}' version {version} is not found; it serves {have}")
         return entry
+
+
+def _raise_problem(entry: Entry) -> None:
+    if entry.problem is not None:
+        raise MalformedModel(f"model '{entry.name}' cannot be served: {entry.problem}")

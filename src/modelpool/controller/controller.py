@@ -211,10 +211,15 @@ class Controller:
         entries = self.entries() if name is None else [self._catalogue.check(name, version)]
         return inspection.statistics(self._plane.models, entries, version)
 
-    def models(self) -> list[ModelView]:
-        """All models of the catalogue, malformed ones included."""
+    def model(self, name: str) -> ModelView:
+        """All that is known of one model; raises UnknownModel or ForgottenModel."""
+        return inspection.model_view(self.core, self._catalogue.entry(name), self._clock())
+
+    def models(self, *, resident_only: bool = False) -> list[ModelView]:
+        """All models of the catalogue, malformed ones included, or those that have a copy in any state."""
         now = self._clock()
-        return [inspection.model_view(self.core, entry, now) for entry in self.entries()]
+        entries = [entry for entry in self.entries() if not resident_only or inspection.has_copies(self.core, entry)]
+        return [inspection.model_view(self.core, entry, now) for entry in entries]
 
     def devices(self) -> list[DeviceView]:
         """All devices with their ledgers."""
@@ -254,6 +259,12 @@ class Controller:
             raise MalformedModel(f"model '{name}' cannot be served: {entry.problem}")
         self._take(self._catalogue.post(name, entry, properties))
         return await self.load(name, device)
+
+    def recall(self, name: str) -> None:
+        """A model of a repository that was forgotten is known again; nothing happens to one that was not. Raises what stands in the way."""
+        if self._stopping and name in self._catalogue.forgotten:
+            raise ShuttingDown("the server is stopping", retry_after_s=1.0)
+        self._take(self._catalogue.recall(name))
 
     async def forget(self, name: str) -> None:
         """Take a model out of the catalogue until it is posted again, and unload it."""

@@ -102,6 +102,12 @@ def _copy_view(copy: Copy, now: float) -> CopyView:
     )
 
 
+def has_copies(core: Core, entry: Entry) -> bool:
+    """Whether any copy of the model is there, in whatever state."""
+    model = core.world.models.get(entry.name)
+    return model is not None and bool(model.copies)
+
+
 def model_view(core: Core, entry: Entry, now: float) -> ModelView:
     """All that is known of one model."""
     state, reason = _state(core, entry)

@@ -65,7 +65,8 @@ class Keeper:
             return
         started = call.lease.started if call.lease is not None else now
         arrived = self._since(call.arrived)
-        self._line(trace.Request(arrived, call.model, not call.queued, max(0.0, started - call.arrived), max(0.0, now - started), outcome))
+        hit = outcome == "ok" and not call.queued  # one that was refused before it was queued did not wait either
+        self._line(trace.Request(arrived, call.model, hit, max(0.0, started - call.arrived), max(0.0, now - started), outcome))
 
     def _keep_learned(self) -> None:
         changes = self._core.world.learned_changes

@@ -147,6 +147,10 @@ class StateStore:
     def save_posted(self, model: str, properties: dict[str, Any]) -> None:
         """Keep a registered model; it is not forgotten any more."""
         self._put("INSERT OR REPLACE INTO posted VALUES (?,?)", (model, json.dumps(properties)), (model,))
+        self.save_recalled(model)
+
+    def save_recalled(self, model: str) -> None:
+        """Keep that a deleted model is known again."""
         self._put("DELETE FROM forgotten WHERE model=?", (model,), (model,))
 
     def save_forgotten(self, model: str) -> None:

@@ -148,13 +148,17 @@ class InstanceDown:
 
 @dataclass(frozen=True, slots=True)
 class CopyLost:
-    """One copy is gone without an unload (its own process died). `running`: it was running a request then."""
+    """One copy is gone without an unload, as its process ended.
+
+    running: it was running a request then; stopped: the server had ended the process because it stops, which is no fault of anybody.
+    """
 
     instance: str
     generation: int
     copy: int
     reason: str
     running: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,14 @@ def instance_down(world: World, event: InstanceDown, now: float) -> None:
 
 def copy_lost(world: World, event: CopyLost, now: float) -> None:
     """One copy is gone without an unload."""
-    if (copy := _copy(world, event)) is not None:
+    copy = _copy(world, event)
+    if copy is None:
+        return
+    if event.stopped:
+        _note_unloaded(world, copy, "stop", worker=event.reason)
+        gone(world, copy, now)
+        drop_if_over(world, copy.model)
+    else:
         _lose(world, copy, event.reason, event.running, now)
 
 
@@ -212,6 +219,11 @@ def load_failed(world: World, event: LoadFailed, now: float) -> None:
     drop_if_over(world, model)
 
 
+def _note_unloaded(world: World, copy: Copy, reason: str, **figures: object) -> None:
+    text = f"from {copy.device.name} ({reason})"
+    world.note("unloaded", copy.model.name, text, reason=reason, bytes=copy.charge_bytes, **figures)
+
+
 def unloaded(world: World, event: Unloaded, now: float) -> None:
     """An unload ended; what did not come back is written to the device as unreturned."""
     copy = _copy(world, event, CopyState.UNLOADING)
@@ -219,8 +231,7 @@ def unloaded(world: World, event: Unloaded, now: float) -> None:
         return
     model: ModelState = copy.model
     if copy.unload_reason != "space":  # that was noted when it was decided
-        text = f"from {copy.device.name} ({copy.unload_reason})"
-        world.note("unloaded", model.name, text, reason=copy.unload_reason, bytes=copy.charge_bytes)
+        _note_unloaded(world, copy, copy.unload_reason)
     gone(world, copy, now)
     if event.total_bytes is not None:
         verify(world, world.instances[copy.instance], event.total_bytes, now)

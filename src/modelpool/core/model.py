@@ -7,16 +7,23 @@ from typing import Literal
 
 Isolation = Literal["shared", "process"]
 
+MOST_PRIORITY = 16
+"""Priorities are from minus this to this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Residency:
     """A model's residency policy (`modelpool.yaml` beside it; rule 6 of the design).
 
-    pinned: never evicted, loaded at start; priority: each step doubles the model's weight in loading and eviction; min_copies,
-    max_copies: bounds on copies; keep_alive_s: idle time before it is unloaded (None: the server's setting, inf: never);
-    device: the only device it may use (None: any that its runtime supports); size_bytes: the user's figure for its private bytes
-    (above all estimates and measurements); requires: models that are leased with it; isolation: `process` gives it a process of its
-    own (None: what its runtime asks for); preload: load it at start.
+    pinned: loaded at start, neither evicted nor unloaded for idleness; priority: each step doubles the model's weight in loading and
+    eviction, from -MOST_PRIORITY to MOST_PRIORITY; min_copies: above 0 a copy is loaded without demand and kept like that of a pinned
+    model, though a user may eject it, which loads it anew; keep_alive_s: idle time before it is unloaded (None: the server's setting,
+    inf: never); device: the only device it may use (None: any that its runtime supports); size_bytes: the user's figure for its private
+    bytes (above all estimates and measurements); isolation: `process` gives it a process of its own (None: what its runtime asks for);
+    preload: loaded at start where there is room.
+
+    Without effect so far, as a model has at most one copy: min_copies beyond 1 (counts as 1) and max_copies. Nor has requires (models
+    that belong to it): they are neither loaded nor kept with it.
     """
 
     pinned: bool = False

@@ -108,7 +108,7 @@ class ModelState:
     def take(self, spec: ModelSpec) -> None:
         """Take a new spec; what a user pinned stays pinned."""
         self.spec = spec
-        self.priority = max(-16, min(16, spec.residency.priority))
+        self.priority = spec.residency.priority
         self.pinned = self.pinned or spec.residency.pinned
 
     @property

@@ -58,6 +58,9 @@ class DataPlane(Protocol):
     async def post_model(self, name: str, properties: dict[str, Any], device: str | None = None) -> tuple[str, ...]:
         """Register and load a model."""
 
+    def recall(self, name: str) -> None:
+        """Take a forgotten model of a repository back into the catalogue."""
+
     async def forget(self, name: str) -> None:
         """Delete a model from the catalogue."""
 
@@ -67,8 +70,11 @@ class DataPlane(Protocol):
     def unpin(self, name: str) -> None:
         """Unpin a model."""
 
-    def models(self) -> list[ModelView]:
-        """All models."""
+    def model(self, name: str) -> ModelView:
+        """One model."""
+
+    def models(self, *, resident_only: bool = False) -> list[ModelView]:
+        """All models, or those that have a copy in any state."""
 
     def devices(self) -> list[DeviceView]:
         """All devices."""

@@ -16,9 +16,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from modelpool.controller.views import CopyView, ModelView
-from modelpool.errors import InvalidRequest, NotCached, UnknownModel, Unsupported
+from modelpool.errors import InvalidRequest, NotCached, UnknownDevice, UnknownModel, Unsupported
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.devices import cuda_devices
+from modelpool.gateway.errors import marqo_form
 from modelpool.gateway.requests import (
     controller_of,
     flag_of,
@@ -66,17 +67,18 @@ def _entry(model: ModelView, copy: CopyView, *, detailed: bool) -> dict[str, Any
 @marqo
 async def list_models(request: Request) -> Response:
     """The models that are resident, one entry for each device (`all=true`: the whole catalogue)."""
-    models = controller_of(request).models()
-    if flag_of(request, "all"):
-        return json_response({"models": models})
+    everything = flag_of(request, "all")
     detailed = flag_of(request, "detailed")
+    models = controller_of(request).models(resident_only=not everything)
+    if everything:
+        return json_response({"models": models})
     resident = [(model, copy) for model in models for copy in model.copies if copy.state in ("READY", "DRAINING")]
     return json_response({"models": [_entry(model, copy, detailed=detailed) for model, copy in resident]})
 
 
 @marqo
 async def post_model(request: Request) -> Response:
-    """Load a model on a device; with properties it is registered first."""
+    """Load a model on a device; with properties it is registered first, without them one that was forgotten is known again."""
     found = await read_json(request)
     if unknown := sorted(set(found) - {"model_name", "model_device", "model_properties"}):
         raise InvalidRequest(f"unknown field '{unknown[0]}'; known are model_name, model_device, model_properties")
@@ -87,6 +89,7 @@ async def post_model(request: Request) -> Response:
     properties = found.get("model_properties")
     controller = controller_of(request)
     if properties is None:
+        controller.recall(name)
         devices = await controller.load(name, device)
     elif isinstance(properties, dict):
         devices = await controller.post_model(name, properties, device)
@@ -147,13 +150,8 @@ async def cuda(request: Request) -> Response:
     """The GPUs; 400 where there is none."""
     found = await asyncio.to_thread(cuda_devices)
     if not found:
-        content = {
-            "message": "CUDA is not available on this instance",
-            "code": "hardware_compatability_error",
-            "type": "invalid_request",
-            "link": None,
-        }
-        return json_response(content, 400)
+        _, content = marqo_form(UnknownDevice("CUDA is not available on this instance"))
+        return json_response({**content, "code": "hardware_compatability_error"}, 400)
     return json_response({"cuda_devices": found})
 
 
@@ -166,10 +164,7 @@ async def list_devices(request: Request) -> Response:
 @marqo
 async def view_model(request: Request) -> Response:
     """All that is known of one model."""
-    controller = controller_of(request)
-    name = queried_model(request)
-    controller.entry(name)
-    return json_response(next(view for view in controller.models() if view.name == name))
+    return json_response(controller_of(request).model(queried_model(request)))
 
 
 @marqo

@@ -112,13 +112,13 @@ def comes_later(request: Request, path: ModelPath) -> Response:
 
 
 _ACTIONS = {
-    "": (model_metadata, ("GET",)),
-    "config": (model_config, ("GET",)),
-    "ready": (model_ready, ("GET",)),
-    "stats": (model_statistics, ("GET",)),
+    "": (model_metadata, ("GET", "HEAD")),
+    "config": (model_config, ("GET", "HEAD")),
+    "ready": (model_ready, ("GET", "HEAD")),
+    "stats": (model_statistics, ("GET", "HEAD")),
     "generate": (comes_later, ("POST",)),
     "generate_stream": (comes_later, ("POST",)),
-    "trace/setting": (comes_later, ("GET", "POST")),
+    "trace/setting": (comes_later, ("GET", "HEAD", "POST")),
 }
 
 
@@ -130,7 +130,7 @@ async def model(request: Request) -> Response:
     if path is None:
         raise HTTPException(404)
     answer, methods = _ACTIONS.get(path.action, (comes_later, ("POST",)))
-    if request.method not in methods and (request.method != "HEAD" or "GET" not in methods):
+    if request.method not in methods:
         raise HTTPException(405, headers={"Allow": ", ".join(methods)})
     try:
         return answer(request, path)
@@ -199,12 +199,14 @@ def routes() -> list[BaseRoute]:
     def route(path: str, handler: Handler, *methods: str) -> Route:
         return Route(path, handler, methods=methods)
 
+    of_models = route("/v2/models/{rest:path}", model)
+    of_models.methods = None  # what a path takes, its end says
     return [
         route("/v2", server_metadata, "GET"),
         route("/v2/health/live", live, "GET"),
         route("/v2/health/ready", ready, "GET"),
         route("/v2/models/stats", all_statistics, "GET"),
-        route("/v2/models/{rest:path}", model, "GET", "POST", "PUT", "PATCH", "DELETE"),
+        of_models,
         route("/v2/repository/index", index, "POST"),
         route("/v2/repository/models/{model:path}/load", load, "POST"),
         route("/v2/repository/models/{model:path}/unload", unload, "POST"),

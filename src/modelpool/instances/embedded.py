@@ -229,7 +229,8 @@ class EmbeddedInstance:
                 if other is not peer and not peer.shared:
                     other.kill(f"process {peer.pid} of the same copy is gone")
             if not resident.leaving:
-                self._events(CopyLost(self._ident, self._generation, copy, death.reason, resident.spec.model in death.running))
+                running = resident.spec.model in death.running
+                self._events(CopyLost(self._ident, self._generation, copy, death.reason, running, stopped=self._stopping))
 
     def _give_up_calls(self, lost: Iterable[tuple[Call, bool]]) -> None:
         for call, started in lost:

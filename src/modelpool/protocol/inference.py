@@ -100,6 +100,7 @@ class _AnswerOut(msgspec.Struct, omit_defaults=True):
     model_version: str
     outputs: list[_JsonTensor | _BinaryTensor]
     id: str = ""
+    parameters: Mapping[str, Any] = {}
 
 
 class _RequestOut(msgspec.Struct, omit_defaults=True):
@@ -328,7 +329,14 @@ def _as_bytes(name: str, item: object) -> bytes:
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------------------
-def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, Tensor], wanted: Wanted = ALL_JSON) -> EncodedBody:
+def encode_response(
+    model: str,
+    version: int,
+    ident: str,
+    outputs: Mapping[str, Tensor],
+    wanted: Wanted = ALL_JSON,
+    parameters: Mapping[str, Any] | None = None,
+) -> EncodedBody:
     """An answer in the form that its client wants. Raises InvalidRequest where JSON cannot carry an output."""
     heads: list[_JsonTensor | _BinaryTensor] = []
     parts: list[bytes | memoryview] = [b""]
@@ -341,7 +349,7 @@ def encode_response(model: str, version: int, ident: str, outputs: Mapping[str, 
             heads.append(_BinaryTensor(name, datatype, array.shape, {"binary_data_size": len(part)}))
         else:
             heads.append(_JsonTensor(name, datatype, array.shape, elements.to_json(f"output {name!r}", tensor)))
-    answer = _AnswerOut(model, str(version), heads, ident)
+    answer = _AnswerOut(model, str(version), heads, ident, parameters or {})
     head = _encode(answer)
     if b"null" in head:  # what msgspec makes of NaN and infinities
         _spell_out_non_finite(heads)

@@ -45,7 +45,9 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
 
 
 class Request(msgspec.Struct, frozen=True, tag="r"):
-    """A request ended; t: its arrival; wait_s: until it was sent; run_s: from then to its answer; outcome: `ok` or an error's code."""
+    """A request ended; t: its arrival; hit: it was answered and had not waited for a copy; wait_s: until it was sent; run_s: from then to
+    its answer; outcome: `ok` or an error's code.
+    """
 
     t: float
     model: str

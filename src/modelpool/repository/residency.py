@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from modelpool.core.model import Residency
+from modelpool.core.model import MOST_PRIORITY, Residency
 from modelpool.errors import InvalidRequest, MalformedModel
 from modelpool.repository.names import check_name
 from modelpool.units import parse_bytes, parse_duration
@@ -114,7 +114,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "pinned": ("pinned", _bool),
-    "priority": ("priority", _int(-20, 20)),
+    "priority": ("priority", _int(-MOST_PRIORITY, MOST_PRIORITY)),
     "min_copies": ("min_copies", _int(0, 1000)),
     "max_copies": ("max_copies", _int(1, 1000)),
     "keep_alive": ("keep_alive_s", parse_duration),

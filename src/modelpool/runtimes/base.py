@@ -7,7 +7,7 @@ and encodes the outcomes. Nothing here knows sockets or HTTP.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, overload
 
 from numpy.typing import NDArray
@@ -16,11 +16,21 @@ from modelpool.errors import ModelpoolError, Unsupported
 from modelpool.protocol.messages import LoadSpec, TensorMeta
 from modelpool.protocol.tensors import InferenceRequest, Tensor
 
-__all__ = ["Alike", "InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
+__all__ = ["Alike", "Answer", "InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
 
 
 Outcome: TypeAlias = dict[str, Tensor] | ModelpoolError
-"""Outputs by name in the model's order, or the error of this one request."""
+"""Outputs by name in the model's order (an `Answer` where there are parameters too), or the error of this one request."""
+
+
+class Answer(dict[str, Tensor]):
+    """Outputs with parameters beside them, which the client gets too: bool, int (of 64 bits) or str by name."""
+
+    __slots__ = ("parameters",)
+
+    def __init__(self, outputs: Mapping[str, Tensor], parameters: dict[str, bool | int | str]) -> None:
+        super().__init__(outputs)
+        self.parameters = parameters
 
 
 class Alike(Sequence[Outcome]):

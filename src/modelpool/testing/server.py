@@ -25,7 +25,7 @@ STOP_LIMIT_S = 20.0
 def serving(arguments: Sequence[str], folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Run `modelpool serve` on a free port with its state and log in `folder`; gives its address and its process.
 
-    At the end it is told to stop; raises RuntimeError where it does not start.
+    At the end it is told to stop. Raises RuntimeError where it does not start: how it ended, and what its log says.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port = _free_port()
@@ -59,7 +59,13 @@ def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             if devices.is_success and any(device["up"] for device in devices.json()["devices"]):
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"the server did not start; its log:\n{log.read_text()[-3000:]}")
+    code = process.poll()
+    if code is None:
+        how = f"was not ready within {START_LIMIT_S:.0f} s"
+    else:
+        how = f"ended at its start with {f'signal {-code}' if code < 0 else f'exit status {code}'}"
+    said = log.read_text(errors="replace").strip()[-3000:]
+    raise RuntimeError(f"the server {how}; its log, {log}, " + (f"says:\n{said}" if said else "is empty"))
 
 
 class MemoryWatch:

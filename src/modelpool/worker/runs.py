@@ -15,7 +15,7 @@ from modelpool.protocol.frames import ANSWER_HEAD, ANSWER_PREFIX, Kind, frame
 from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, Bytes
-from modelpool.runtimes.base import Alike, InferenceRequest, LoadedModel, Outcome
+from modelpool.runtimes.base import Alike, Answer, InferenceRequest, LoadedModel, Outcome
 from modelpool.worker.memory import RunProbe
 
 _MOST_US = 2**32 - 1
@@ -100,7 +100,8 @@ def _frames(
             frames.append([error_frame(copy, item.call, outcome)])
             continue
         try:
-            json_bytes, parts, size = encode_response(spec.model, item.version, item.request.ident, outcome, item.wanted)
+            told = outcome.parameters if isinstance(outcome, Answer) else None
+            json_bytes, parts, size = encode_response(spec.model, item.version, item.request.ident, outcome, item.wanted, told)
         except Exception as error:
             frames.append([error_frame(copy, item.call, ModelError(f"the model's answer cannot be sent: {describe(error)}"))])
             continue

@@ -178,6 +178,14 @@ def test_every_command_has_json(run, args: tuple[str, ...], check) -> None:
     assert check(json.loads(result.stdout))
 
 
+@pytest.mark.parametrize(("value", "as_json"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_a_variable_is_as_good_as_the_option(run, monkeypatch: pytest.MonkeyPatch, value: str, as_json: bool) -> None:
+    monkeypatch.setenv("MODELPOOL_JSON", value)
+    assert run("version").stdout.startswith("{") == as_json
+    assert run("pin", "ant").stdout.startswith("{") == as_json
+    assert "MODELPOOL_JSON" in run("serve", "--help").stdout
+
+
 # --- wishes ----------------------------------------------------------------------------------------------------------------------
 def test_load_asks_for_the_device_and_says_what_the_server_says(run, server: FakeServer) -> None:
     result = run("load", "ant", "--device", "cpu")

@@ -176,6 +176,21 @@ def test_a_lost_copy_ends_the_eject_that_waits_for_it() -> None:
     assert shell.done[command].code is None
 
 
+def test_a_copy_that_ends_with_the_server_was_unloaded_and_nobody_is_blamed() -> None:
+    shell = CoreShell()
+    up(shell)
+    shell.add(spec("a", 30))
+    for deaths in range(3):  # enough to quarantine a model that does it by itself
+        shell.serve("a")
+        shell.request("a")
+        copy = shell.copy("a")
+        shell.leases.clear()
+        shell.send(CopyLost("local", 1, copy.ident, "signal 9", running=True, stopped=True))
+        assert [(reason.kind, reason.text) for reason in shell.reasons] == [("unloaded", "from cpu (stop)")], deaths
+        assert shell.reasons[0].figures == {"reason": "stop", "bytes": 30, "worker": "signal 9"}
+    assert shell.world.models["a"].deaths == 0
+
+
 def test_an_eject_of_two_copies_ends_with_the_second() -> None:
     shell = CoreShell()
     shell.add(spec("a", 30))

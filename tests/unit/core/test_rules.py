@@ -552,3 +552,18 @@ def test_learned_figures_are_for_one_revision() -> None:
     assert shell.world.models["a"].learned
     shell.send(ModelAdded(spec("a", estimate_bytes=10, revision="2")))
     assert not shell.world.models["a"].learned
+
+
+# --- what the residency policy does not do yet ---------------------------------------------------------------------------------------
+def test_a_model_has_one_copy_and_what_it_requires_is_not_loaded_with_it() -> None:
+    shell = pool(100, 10)
+    shell.add(spec("many", 10, min_copies=3, max_copies=3, requires=("a",)))
+    assert [load.model for load in shell.loads.values()] == ["many"]  # kept without any demand
+    shell.loaded("many")
+    requests = [shell.request("many"), shell.request("many")]
+    assert shell.loads == {}
+    for request in requests:
+        shell.end(request)
+    shell.eject("many")
+    shell.unloaded("many")
+    assert [load.model for load in shell.loads.values()] == ["many"]

@@ -142,7 +142,7 @@ class FakeController:
             raise UnknownVersion(f"no version {version}")
 
     def entry(self, name: str) -> Entry:
-        if name == "forgotten":
+        if name == "forgotten" and name not in self.known:
             raise ForgottenModel("model 'forgotten' was deleted")
         if name not in self.known:
             raise UnknownModel(f"Request for unknown model: '{name}' is not found")
@@ -193,6 +193,10 @@ class FakeController:
         self.asked.append(("post", name, properties, device))
         return (device or "cpu",)
 
+    def recall(self, name: str) -> None:
+        if name == "forgotten":
+            self.known[name] = entry(name)
+
     async def forget(self, name: str) -> None:
         self.asked.append(("forget", name))
         del self.known[name]
@@ -206,8 +210,14 @@ class FakeController:
         self.asked.append(("unpin", name))
 
     # --- views ---------------------------------------------------------------------------------------------------------------------
-    def models(self) -> list[ModelView]:
-        return self.views
+    def model(self, name: str) -> ModelView:
+        self.entry(name)
+        self.asked.append(("view", name))
+        return next(one for one in self.views if one.name == name)
+
+    def models(self, *, resident_only: bool = False) -> list[ModelView]:
+        self.asked.append(("views", resident_only))
+        return [one for one in self.views if one.copies or not resident_only]
 
     def devices(self) -> list[DeviceView]:
         return [

@@ -46,9 +46,11 @@ async def test_details_carry_the_properties_as_json_text(http: httpx.AsyncClient
     assert json.loads(found[0]["modelProperties"]) == found[0]["model_properties"]
 
 
-async def test_the_whole_catalogue(http: httpx.AsyncClient) -> None:
+async def test_the_whole_catalogue(http: httpx.AsyncClient, controller: FakeController) -> None:
+    await http.get("/models")
     found = (await http.get("/models", params={"all": "true"})).json()["models"]
     assert [(entry["name"], entry["state"]) for entry in found] == [("echo", "READY"), ("wait", "UNAVAILABLE"), ("hf/e5", "READY")]
+    assert controller.asked == [("views", True), ("views", False)]  # no more than what is asked for
 
 
 # --- load and eject ------------------------------------------------------------------------------------------------------------------
@@ -146,6 +148,8 @@ async def test_forget(http: httpx.AsyncClient, controller: FakeController) -> No
     for query in ("model_name=forgotten", "model_name=forgotten&forget=true"):
         reply = await http.delete(f"/models?{query}")
         assert (reply.status_code, reply.json()["code"]) == (404, "model_forgotten")
+    assert (await http.post("/models", json={"model_name": "forgotten"})).status_code == 200  # known again
+    assert (await http.get("/models/explain?model_name=forgotten")).status_code == 200
 
 
 # --- devices -----------------------------------------------------------------------------------------------------------------------
@@ -160,9 +164,14 @@ async def test_the_cpu_in_texts_and_numbers(http: httpx.AsyncClient) -> None:
 async def test_no_gpu(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     reply = await http.get("/device/cuda")
-    assert (reply.status_code, reply.json()["code"]) == (400, "hardware_compatability_error")
-    assert reply.json()["message"] == "CUDA is not available on this instance"
-    assert reply.json()["type"] == "invalid_request"
+    assert reply.status_code == 400
+    assert reply.json() == {
+        "message": "CUDA is not available on this instance",
+        "code": "hardware_compatability_error",
+        "type": "invalid_request",
+        "link": None,
+        "modelpool_code": "device_not_found",
+    }
 
 
 async def test_gpus(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +209,7 @@ async def test_devices_views_explanations_and_decisions(http: httpx.AsyncClient,
     assert (await http.get("/models/explain?model_name=echo")).json()["now"] == ["it is there"]
     assert (await http.get("/decisions")).json()["decisions"][0]["text"] == "loaded"
     assert (await http.get("/decisions?limit=5&model_name=echo")).status_code == 200
-    assert controller.asked == [("decisions", 100, None), ("decisions", 5, "echo")]
+    assert controller.asked == [("view", "hf/e5"), ("decisions", 100, None), ("decisions", 5, "echo")]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "99999", "9" * 30])

@@ -148,13 +148,32 @@ async def test_what_comes_later_says_so(http: httpx.AsyncClient, method: str, pa
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/v2/models/echo/infer"), ("POST", "/v2/models/echo"), ("DELETE", "/v2/models/echo/config"), ("GET", "/v2/repository/index")],
+    ("path", "allowed"),
+    [
+        ("/", "GET, HEAD"),
+        ("/models", "DELETE, GET, HEAD, POST"),
+        ("/models/view", "GET, HEAD"),
+        ("/models/pin", "POST"),
+        ("/metrics", "GET, HEAD"),
+        ("/v2", "GET, HEAD"),
+        ("/v2/models/stats", "GET, HEAD"),
+        ("/v2/models/echo", "GET, HEAD"),
+        ("/v2/models/echo/versions/3/config", "GET, HEAD"),
+        ("/v2/models/echo/infer", "POST"),
+        ("/v2/models/echo/trace/setting", "GET, HEAD, POST"),
+        ("/v2/repository/index", "POST"),
+        ("/v2/logging", "GET, HEAD, POST"),
+    ],
 )
-async def test_wrong_methods(http: httpx.AsyncClient, method: str, path: str) -> None:
-    reply = await http.request(method, path)
-    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
-    assert reply.headers["allow"] in reply.json()["error"]
+async def test_a_wrong_method_is_told_all_that_the_path_takes(http: httpx.AsyncClient, path: str, allowed: str) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        reply = await http.request(method, path)
+        assert (reply.status_code == 405) == (method not in allowed.split(", ")), method
+        if reply.status_code == 405:
+            assert reply.headers["allow"] == allowed
+            if method != "HEAD":
+                assert reply.json()["code"] == "method_not_allowed"
+                assert f"{path}; use {allowed}" in (reply.json().get("error") or reply.json()["message"])
 
 
 async def test_wrong_paths_and_heads(http: httpx.AsyncClient) -> None:

@@ -31,6 +31,15 @@ def test_the_requests_id_comes_back() -> None:
     assert json.loads(encode_response("m", 1, "7", {"y": Y}).joined())["id"] == "7"
 
 
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(True)])
+def test_a_models_own_parameters_stand_beside_its_outputs(wanted: Wanted) -> None:
+    parameters = {"finish": "stop", "tokens": 7, "cut": False, "null": "null"}
+    encoded = encode_response("m", 1, "", {"y": Y}, wanted, parameters)
+    found = json.loads(encoded.joined()[: encoded.json_bytes if encoded.json_bytes >= 0 else None])
+    assert found["parameters"] == parameters
+    assert "parameters" not in json.loads(encode_response("m", 1, "", {"y": Y}, parameters={}).joined())
+
+
 def test_binary_and_json_together() -> None:
     outputs = {"a": Y, "b": Tensor("INT8", np.array([1, -1], np.int8)), "c": Tensor("BYTES", object_array([b"x", b""]))}
     encoded = encode_response("m", 1, "", outputs, Wanted(True, {"b": False}))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelpool.core.model import Residency
+from modelpool.core.state import ModelState
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry
 from tests.unit.repository.models import write_onnx, write_text
@@ -72,7 +73,8 @@ def test_keep_for_ever(tmp_path: Path) -> None:
         ("1: 2", "unknown field '1'"),
         ("pinned: 3", "pinned: 3 is neither true nor false"),
         ("priority: high", "priority: 'high' is not a whole number"),
-        ("priority: 1000", "from -20 to 20"),
+        ("priority: 17", "priority: 17 is not a whole number from -16 to 16"),
+        ("priority: -17", "from -16 to 16"),
         ("max_copies: 0", "max_copies: 0"),
         ("min_copies: 2", "raise max_copies"),
         ("keep_alive: soon", "write for example 90s, 5m"),
@@ -94,6 +96,13 @@ def test_bad_policies_name_the_field_and_what_to_write(tmp_path: Path, text: str
     entry = entry_with(tmp_path, text)
     assert entry.spec is None
     assert re.search(told, entry.problem or ""), entry.problem
+
+
+@pytest.mark.parametrize("priority", [-16, 16])
+def test_the_largest_priorities_count_in_full(tmp_path: Path, priority: int) -> None:
+    entry = entry_with(tmp_path, f"priority: {priority}")
+    assert entry.spec is not None
+    assert ModelState(entry.spec, 0).priority == priority
 
 
 def test_a_policy_beside_a_single_file(tmp_path: Path) -> None:

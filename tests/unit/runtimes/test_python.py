@@ -12,7 +12,7 @@ import pytest
 
 from modelpool.errors import InvalidRequest, InvalidTensor, ModelError, UnknownVersion
 from modelpool.protocol.messages import TensorMeta
-from modelpool.runtimes.base import Tensor, open_runtime
+from modelpool.runtimes.base import Answer, Tensor, open_runtime
 from modelpool.runtimes.python import PythonRuntime
 from tests.unit.runtimes.python_models import ADD_SUB, add_sub_config, answer, in_out_config, loaded, port, request, run
 
@@ -294,6 +294,23 @@ def test_what_a_request_tells_the_model(tmp_path: Path) -> None:
         wrong = run(model, parameters={"timeout": "soon"}, IN=np.array([b""], dtype=object))
     assert answer(outcome)["OUT"].tolist() == [b'["id", 7, ["OUT"], "m", 1, {"mine": "x"}, 1, 50, 2, false]']
     assert isinstance(wrong, InvalidRequest)
+
+
+def test_what_a_response_tells_the_client_beside_its_tensors(tmp_path: Path) -> None:
+    code = """
+    class TritonPythonModel:
+        def execute(self, requests):
+            tensors = [pb_utils.Tensor("OUT", np.float32([1]))]
+            told = [{"tokens": 3, "cut": True, "finish": "stop"}, {}, None]
+            return [pb_utils.InferenceResponse(tensors, parameters=one) for one, _ in zip(told, requests)]
+    """
+    config = in_out_config(max_batch_size=3, dynamic_batching={}, output=[port("OUT", "TYPE_FP32")])
+    with loaded(tmp_path, code, config) as model:
+        first, *others = model.execute(1, [request(IN=np.zeros((1, 1), F32)) for _ in range(3)])
+    assert isinstance(first, Answer)
+    assert first.parameters == {"tokens": 3, "cut": True, "finish": "stop"}
+    assert list(first) == ["OUT"]
+    assert [type(outcome) for outcome in others] == [dict, dict]
 
 
 def test_execute_may_be_a_coroutine(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_responses_and_errors() -> None:
     assert pb_utils.get_output_tensor_by_name(fine, "B") is None
 
 
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ([], ", got <class 'list'>"),
+        ({1: "x"}, "Expect parameters keys to have type str, found type <class 'int'>"),
+        ({"a": 2, "b": 0.5}, "Expect parameters values to have type bool/int/str, found type <class 'float'>"),
+        ({"a": None}, "found type <class 'NoneType'>"),
+        ({"a": ["b"]}, "found type <class 'list'>"),
+        ({"a": np.int64(1)}, "found type <class 'numpy.int64'>"),
+        ({"a": 1 << 63}, "no 64 bits"),
+    ],
+)
+def test_parameters_of_a_response_that_triton_refuses_too(parameters: object, told: str) -> None:
+    with pytest.raises(pb_utils.TritonModelException, match=told):
+        pb_utils.InferenceResponse(parameters=parameters)
+
+
 def test_configuration_look_ups() -> None:
     config = {"input": [{"name": "A"}], "output": [{"name": "B"}], "model_transaction_policy": {"decoupled": True}}
     assert pb_utils.get_input_config_by_name(config, "A") == {"name": "A"}

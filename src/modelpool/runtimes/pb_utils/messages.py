@@ -19,6 +19,8 @@ TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_CPU_PINNED = 1
 TRITONSERVER_MEMORY_GPU = 2
 
+_INT64 = 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class PreferredMemory:
@@ -167,7 +169,7 @@ class InferenceResponse:
             raise TritonModelException(f"the error of a response must be a TritonError, not {type(error).__name__}")
         self._tensors = list(output_tensors)
         self._error = error
-        self._parameters = parameters or {}
+        self._parameters = _checked_parameters(parameters)
         for tensor in self._tensors:
             if not isinstance(tensor, Tensor):
                 raise TritonModelException(
@@ -189,6 +191,22 @@ class InferenceResponse:
     def parameters(self) -> str:
         """Its own parameters as a JSON object."""
         return json.dumps(self._parameters)
+
+
+def _checked_parameters(parameters: object) -> dict[str, Any]:
+    """A response's parameters: Triton takes what its protocol has a word for."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"the parameters of a response must be a dict, got {type(parameters)}")
+    for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if isinstance(value, int) and not -_INT64 <= value < _INT64:
+            raise TritonModelException(f"parameter {name!r} of a response is {value}, which no 64 bits hold; give it as a str")
+    return dict(parameters)
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:

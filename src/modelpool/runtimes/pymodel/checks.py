@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from modelpool.errors import InvalidRequest, InvalidTensor, ModelError, ModelpoolError
 from modelpool.protocol.tensors import FlatTensor
 from modelpool.runtimes import pb_utils
-from modelpool.runtimes.base import InferenceRequest, Outcome, Tensor
+from modelpool.runtimes.base import Answer, InferenceRequest, Outcome, Tensor
 from modelpool.runtimes.pb_utils.types import NUMPY, bytes_array
 from modelpool.runtimes.pymodel.config import Port
 
@@ -112,9 +113,11 @@ class Checks:
         if error is not None:
             return _told(error)
         try:
-            return self._answer({tensor.name(): tensor for tensor in response.output_tensors()}, wanted)
+            outputs = self._answer({tensor.name(): tensor for tensor in response.output_tensors()}, wanted)
         except ModelpoolError as fault:
             return fault
+        parameters = json.loads(response.parameters())
+        return Answer(outputs, parameters) if parameters else outputs
 
     def _answer(self, tensors: dict[str, pb_utils.Tensor], wanted: tuple[str, ...]) -> dict[str, Tensor]:
         undeclared = [name for name in tensors if name not in self._outputs]
