@@ -47,6 +47,9 @@ def main() -> int:
         _log_to(arguments.log)
     with contextlib.suppress(PermissionError):  # already the leader of a group: the spawner gave us a session
         os.setsid()
+    with contextlib.suppress(AttributeError, OSError):
+        # Where cores are few, a worker that wakes must not interrupt the server that is still reading requests for it.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {arguments.name} %(levelname)s %(name)s %(message)s")
