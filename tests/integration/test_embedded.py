@@ -564,6 +564,14 @@ async def test_a_stuck_worker_is_ended(tmp_path: Path) -> None:
         assert "did not answer" in lost.reason
 
 
+async def test_a_worker_that_was_asked_for_a_sign_of_life_while_it_started_is_not_stuck(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", probe_s=0.02, stuck_s=0.4) as one:
+        await one.load(1, isolated=True)
+        looks = len(one.events.of(Observed))
+        await until(lambda: len(one.events.of(Observed)) > looks + 40)
+        assert not one.events.of(CopyLost)
+
+
 async def test_stopping_ends_all_processes(tmp_path: Path) -> None:
     one = Rig(tmp_path / "run")
     await one.start()

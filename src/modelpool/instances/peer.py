@@ -198,6 +198,8 @@ class Peer:
     def probe(self) -> None:
         """Ask for a sign of life; a worker that owes one for too long, with nothing to do, is killed."""
         now = self._clock()
+        if self._up_since is None:
+            return  # what it is asked before it is connected is lost
         if self._probed_at is None:
             self._probed_at = now
             self.link.probe()
