@@ -1,0 +1,91 @@
+"""Workers that are stopped, that die of a load, or that die in the middle of an unload: real servers, real workers, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from modelpool.testing.models import scale
+from tests.integration.rawclient import RawClient
+from tests.integration.running import RunningServer, alive, running, until
+from tests.integration.scripted import Gate, Orders, add_python
+
+
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
+    return Orders(tmp_path / "orders", monkeypatch)
+
+
+@pytest.fixture
+def server(tmp_path: Path, orders: Orders) -> Iterator[RunningServer]:
+    """ONNX models `times2`, `times3`, `times5` share a worker; `fine` and `held` have processes of their own."""
+    repository = tmp_path / "models"
+    repository.mkdir()
+    for number in (2, 3, 5):
+        scale(repository / f"times{number}.onnx", float(number))
+    add_python(repository, "fine")
+    add_python(repository, "held", Gate(tmp_path / "gate").line)
+    with running(repository, tmp_path / "state", "--device", "cpu=2GiB") as found:
+        yield found
+
+
+# --- stopped (SIGSTOP) -----------------------------------------------------------------------------------------------------------
+def test_stopped_workers_are_replaced_and_their_requests_answered(server: RunningServer, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    assert server.value("times2", 2) == 4
+    assert server.value("fine", 2) == 4
+    before = server.workers()
+    with ThreadPoolExecutor(12) as pool:
+        running = pool.submit(server.value, "held", 7)
+        gate.reached()
+        (holder,) = server.workers().keys() - before.keys()
+        stopped = [before["local"], server.workers()[holder]]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        sent = [pool.submit(server.value, "times2", number) for number in range(8)]
+        loading = pool.submit(server.value, "times3", 4)
+        assert server.value("fine", 3) == 6
+        assert [one.result() for one in sent] == [2 * number for number in range(8)]
+        assert loading.result() == 12
+        until(lambda: not any(alive(pid) for pid in stopped), "the end of the stopped workers")
+        gate.open()
+        assert running.result() == 14
+    after = server.workers()
+    assert before.items() - after.items() == {("local", stopped[0])}, "a worker that was not stopped was restarted"
+    assert len(after) == 3, "a model was blamed for what was done to its process"
+    assert "not go on" in server.log.read_text()
+
+
+def test_a_worker_that_was_stopped_for_a_moment_answers_once(server: RunningServer) -> None:
+    assert server.value("times2", 2) == 4
+    worker = server.shared_worker()
+    with RawClient(server) as client:
+        for _ in range(3):
+            os.kill(worker, signal.SIGSTOP)
+            for number in range(4):
+                client.send("times2", number)
+            until(lambda: server.view("times2")["in_flight"] == 1, "a request in the stopped worker")
+            os.kill(worker, signal.SIGCONT)
+            assert [client.answer() for _ in range(4)] == [2 * number for number in range(4)]
+        assert client.rest() == b""
+    assert server.shared_worker() == worker
+    assert server.metric('modelpool_requests_total{model="times2",outcome="ok"}') == 13
+
+
+def test_stopped_workers_are_not_adopted(server: RunningServer) -> None:
+    assert server.value("times2", 2) == 4
+    assert server.value("fine", 2) == 4
+    before = server.workers()
+    server.kill()
+    os.kill(before["local"], signal.SIGSTOP)
+    server.start()
+    assert not alive(before["local"])
+    assert server.shared_worker() != before["local"]
+    assert server.view("fine")["state"] == "READY"
+    assert server.value("times2", 3) == 6
+    assert server.value("fine", 3) == 6
