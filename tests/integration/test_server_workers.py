@@ -12,7 +12,7 @@ import pytest
 
 from modelpool.testing.models import scale
 from tests.integration.rawclient import RawClient
-from tests.integration.running import RunningServer, alive, running, until
+from tests.integration.running import RunningServer, Traffic, alive, running, until
 from tests.integration.scripted import Gate, Orders, add_python
 
 
@@ -22,7 +22,13 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
 
 
 @pytest.fixture
-def server(tmp_path: Path, orders: Orders) -> Iterator[RunningServer]:
+def settings() -> tuple[str, ...]:
+    """More arguments for the server."""
+    return ()
+
+
+@pytest.fixture
+def server(tmp_path: Path, orders: Orders, settings: tuple[str, ...]) -> Iterator[RunningServer]:
     """ONNX models `times2`, `times3`, `times5` share a worker; `fine` and `held` have processes of their own."""
     repository = tmp_path / "models"
     repository.mkdir()
@@ -30,7 +36,7 @@ def server(tmp_path: Path, orders: Orders) -> Iterator[RunningServer]:
         scale(repository / f"times{number}.onnx", float(number))
     add_python(repository, "fine")
     add_python(repository, "held", Gate(tmp_path / "gate").line)
-    with running(repository, tmp_path / "state", "--device", "cpu=2GiB") as found:
+    with running(repository, tmp_path / "state", "--device", "cpu=2GiB", *settings) as found:
         yield found
 
 
@@ -89,3 +95,42 @@ def test_stopped_workers_are_not_adopted(server: RunningServer) -> None:
     assert server.view("fine")["state"] == "READY"
     assert server.value("times2", 3) == 6
     assert server.value("fine", 3) == 6
+
+
+# --- killed by a load ------------------------------------------------------------------------------------------------------------
+def test_a_load_that_kills_the_shared_worker_does_so_once(server: RunningServer, orders: Orders) -> None:
+    orders.die("times5", "load")
+    shared = {server.shared_worker()}
+
+    def ask(number: int) -> None:
+        factor = (2, 3)[number % 2]
+        assert server.value(f"times{factor}", number) == factor * number
+
+    def refused() -> str:
+        answer = server.infer("times5", 1)
+        shared.add(server.workers().get("local", server.process.pid))
+        assert answer.status_code in (400, 503), answer.text
+        assert "signal 9" in answer.json()["error"]
+        return str(answer.json()["code"])
+
+    with Traffic(ask, 4) as traffic:
+        until(lambda: traffic.asked > 20, "answers before")
+        assert refused() == "load_failed"
+        until(lambda: server.view("times2")["state"] == server.view("times3")["state"] == "READY", "the others on demand")
+        assert server.view("times5")["state"] == "UNAVAILABLE"
+        again = server.shared_worker()
+        until(lambda: refused() == "quarantined", "the quarantine")
+        assert server.shared_worker() == again
+        before = traffic.asked
+        until(lambda: traffic.asked > before + 20, "answers after")
+    assert not traffic.faults
+    assert server.metric('modelpool_load_failures_total{model="times5"}') == 3
+    assert server.metric('modelpool_loads_total{model="times2"}') == 2
+    assert len(server.workers()) == 1
+
+    orders.relent("times5", "load")
+    assert refused() == "quarantined"
+    assert server.client.post("/v2/repository/models/times5/load").status_code == 200  # a user tries again
+    assert server.value("times5", 3) == 15
+    assert server.shared_worker() == again
+    assert len(server.workers()) == 2

@@ -21,7 +21,7 @@ from modelpool.errors import LoadFailed as LoadFailedError
 from modelpool.errors import ModelpoolError, SetupError
 from modelpool.instances.adoption import adopt_workers, member_name
 from modelpool.instances.link import Route, SpreadRoute
-from modelpool.instances.peer import Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
+from modelpool.instances.peer import DeadlyLoad, Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
 from modelpool.instances.resident import Resident, per_process_spec, process_count
 from modelpool.ports import Call, CallSink, Clock, EventSink
 from modelpool.protocol import messages
@@ -252,7 +252,8 @@ class EmbeddedInstance:
             return
         except ModelpoolError as error:
             code = "load_failed" if isinstance(error, SetupError) else error.code
-            self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message))
+            died = isinstance(error, DeadlyLoad)
+            self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
             return
         if generation != self._generation or self._down:
             return  # its process went with that generation

@@ -64,6 +64,10 @@ class Death:
         return frozenset() if self.from_outside else frozenset(call.model for call, started in self.lost if started)
 
 
+class DeadlyLoad(LoadFailed):
+    """The load ended its process."""
+
+
 class InterruptedLoad(LoadFailed):
     """The process ended for something that no model did; another one may load it."""
 
@@ -179,7 +183,7 @@ class Peer:
 
     # --- what it is asked ------------------------------------------------------------------------------------------------------------
     async def load(self, spec: messages.LoadSpec) -> messages.Loaded:
-        """Load a copy; raises a ModelpoolError, InterruptedLoad among them. A load that takes too long costs the process its life."""
+        """Load a copy; raises a ModelpoolError (see DeadlyLoad, InterruptedLoad). One that takes too long costs the process its life."""
         timeout_s = self._settings.load_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -188,7 +192,7 @@ class Peer:
             self.kill(f"loading {spec.model} took longer than {timeout_s:g} s")
             await self.ended()
             message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
-            raise LoadFailed(message) from error
+            raise DeadlyLoad(message) from error
         except LinkLost as error:
             raise self._died_loading(spec, await self.ended()) from error
         if self.death is not None:
@@ -199,7 +203,7 @@ class Peer:
         if death.from_outside:
             return InterruptedLoad(f"the worker process of {spec.model} was ended while it loaded ({death.reason})")
         last = log_tail(self.log)
-        return LoadFailed(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
+        return DeadlyLoad(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
 
     async def unload(self, copy: int) -> bool:
         """Unload a copy; False where the process died first."""
@@ -213,7 +217,7 @@ class Peer:
         return True
 
     def probe(self) -> None:
-        """Ask for a sign of life; a worker that owes one for too long with nothing to do is killed, one found stopped twice in turn as well."""
+        """Ask for a sign of life; a worker with nothing to do that owes one for too long is killed, and one found stopped twice in turn."""
         now = self._clock()
         stopped_before, self._was_stopped = self._was_stopped, is_stopped(self.pid)
         if stopped_before and self._was_stopped:
