@@ -134,3 +134,29 @@ def test_a_load_that_kills_the_shared_worker_does_so_once(server: RunningServer,
     assert server.value("times5", 3) == 15
     assert server.shared_worker() == again
     assert len(server.workers()) == 2
+
+
+@pytest.mark.parametrize("settings", [("--set", "load_timeout=1.5s")])
+def test_a_load_without_an_end_costs_the_shared_worker_once_and_others_nothing(server: RunningServer, orders: Orders) -> None:
+    orders.wait("times5", "load")
+    assert server.value("times2", 2) == 4
+    assert server.value("fine", 2) == 4
+    before = server.workers()
+    shared = set()
+
+    def failed(times: int) -> bool:
+        answer = server.infer("times5", 1)
+        assert (answer.status_code, answer.json()["code"]) == (400, "load_failed")
+        assert "load_timeout (1.5 s)" in answer.json()["error"]
+        return server.metric('modelpool_load_failures_total{model="times5"}') == times
+
+    for times in (1, 2):
+        until(lambda times=times: failed(times), "the end of a load")  # type: ignore[misc]
+        assert server.value("times2", 3) == 6
+        assert server.value("fine", 3) == 6
+        shared.add(server.shared_worker())
+    assert len(shared) == 1
+    assert before["local"] not in shared
+    assert before.items() - server.workers().items() == {("local", before["local"])}, (
+        "a worker that had nothing to do with it was restarted"
+    )
