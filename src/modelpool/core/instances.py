@@ -43,6 +43,7 @@ def instance_up(world: World, event: InstanceUp, now: float) -> None:
     instance.generation = event.generation
     instance.up = True
     instance.recycling = instance.recycle_sent = False
+    instance.culprit = ""
     instance.devices = {name: Device(instance.ident, name, budget, world.settings.runs_at_once) for name, budget in event.devices}
     for held in event.held:
         world.next_copy = max(world.next_copy, held.copy + 1)
@@ -93,12 +94,15 @@ def instance_down(world: World, event: InstanceDown, now: float) -> None:
     if (instance := world.current(event.instance, event.generation)) is None:
         return
     instance.up = False
-    instance.recycling = instance.recycle_sent = False
+    meant, instance.recycle_sent = instance.recycle_sent, False
+    culprit, instance.culprit = instance.culprit, ""
+    instance.recycling = False
     world.note("instance down", "", f"{instance.ident}: {event.reason}", instance=instance.ident)
     for device in instance.devices.values():
         device.reserved.clear()
         for copy in list(device.copies.values()):
-            _lose(world, copy, event.reason, copy.model.name in event.running, now)
+            blame = not meant or copy.model.name == culprit
+            _lose(world, copy, event.reason, copy.model.name in event.running, now, blame=blame)
     world.changed()
 
 
@@ -108,12 +112,13 @@ def copy_lost(world: World, event: CopyLost, now: float) -> None:
         _lose(world, copy, event.reason, event.running, now)
 
 
-def _lose(world: World, copy: Copy, reason: str, running: bool, now: float) -> None:
+def _lose(world: World, copy: Copy, reason: str, running: bool, now: float, *, blame: bool = True) -> None:
+    """A copy is gone. blame: its model may have brought that about; else those who wait for its load go on waiting."""
     model: ModelState = copy.model
     was_loading = copy.state is CopyState.LOADING
     gone(world, copy, now)
     world.note("lost", model.name, f"its copy on {copy.instance} is gone: {reason}", copy=copy.ident, running=running)
-    if copy.revision == model.spec.revision and not model.removed:
+    if blame and copy.revision == model.spec.revision and not model.removed:
         if was_loading:
             fail(world, model, "load_failed", f"load failed for model '{model.name}': {reason}", now)
         if running:
