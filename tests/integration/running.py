@@ -71,6 +71,11 @@ class RunningServer:
         found: dict[str, Any] = self.client.get("/models/view", params={"model_name": model}).json()
         return found
 
+    def metric(self, row: str) -> float:
+        """A figure of /metrics by its name and labels, as they stand there; 0 where it is not there."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == row), 0.0)
+
     def workers(self) -> dict[str, int]:
         """Process ids of the workers by name."""
         return {record.name: record.pid for record in read_records(self.state / "run")}

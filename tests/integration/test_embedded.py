@@ -19,7 +19,7 @@ from modelpool.instances.process import default_python
 from modelpool.protocol.messages import LoadSpec, VersionSpec
 from modelpool.protocol.record import WorkerRecord, write_record
 from tests.integration.embedded import FAULTY, Asked, Cancelled, Lost, Rig, outcome_of, rig, until
-from tests.integration.faulty.faulty_runtime import DIE, EXIT, NO_MEMORY, RAISE, WRONG
+from tests.integration.faulty.faulty_runtime import DIE, EXIT, GRIP, NO_MEMORY, RAISE, WRONG
 from tests.integration.running import alive
 from tests.unit.runtimes.onnx_models import FLOAT, helper, write
 
@@ -573,9 +573,35 @@ async def test_what_runs_add_to_memory_is_observed(tmp_path: Path) -> None:
 async def test_a_stuck_worker_is_ended(tmp_path: Path) -> None:
     async with rig(tmp_path / "run", probe_s=0.05, stuck_s=0.2) as one:
         await one.load(1)
-        os.kill(one.pids()["w"], signal.SIGSTOP)
+        await one.value(1, GRIP)
         lost = await one.lost(1)
         assert "did not answer" in lost.reason
+
+
+async def test_a_worker_that_was_asked_for_a_sign_of_life_while_it_started_is_not_stuck(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run", probe_s=0.02, stuck_s=0.4) as one:
+        await one.load(1, isolated=True)
+        looks = len(one.events.of(Observed))
+        await until(lambda: len(one.events.of(Observed)) > looks + 40)
+        assert not one.events.of(CopyLost)
+
+
+async def test_a_load_in_a_stopped_process_goes_on_in_another(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with rig(tmp_path / "run", probe_s=0.05) as one:
+        for copy, isolated in ((1, False), (2, True)):
+            before = set(one.pids().values())
+            one.begin_load(copy, isolated=isolated, load_gate=str(gate))
+            await until((tmp_path / "gate.waiting").exists)
+            stopped = (set(one.pids().values()) - before).pop() if isolated else one.pids()["w"]
+            os.kill(stopped, signal.SIGSTOP)
+            await until(lambda stopped=stopped: not alive(stopped))  # type: ignore[misc]
+            gate.touch()
+            await one.events.next(Loaded)
+            assert await one.value(copy, 3) == 6
+            gate.unlink()
+            (tmp_path / "gate.waiting").unlink()
+        assert not one.events.of(LoadFailed)
 
 
 async def test_stopping_ends_all_processes(tmp_path: Path) -> None:

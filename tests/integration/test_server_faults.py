@@ -11,34 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from modelpool.testing.models import python_model, scale, write_config
+from modelpool.testing.models import scale
 from tests.integration.running import RunningServer, Traffic, alive, running, until
-
-PYTHON = """
-import os, time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            {body}
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (x * 2).astype(np.float32))]))
-        return responses
-"""
-CONFIG = """
-backend: "python"
-input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]
-"""
-
-
-def add_python(repository: Path, name: str, body: str) -> None:
-    """A Python model that doubles its input, with a line of its own before."""
-    write_config(repository / name, CONFIG)
-    python_model(repository / name, PYTHON.replace("{body}", body))
+from tests.integration.scripted import add_python
 
 
 @pytest.fixture

@@ -36,12 +36,17 @@ log = logging.getLogger("modelpool.controller")
 
 EMBEDDED = "local"
 """The name of the embedded instance of this machine."""
+LOAD_GRACE_S = 90.0
+"""An instance ends a late load itself, and only the process that it is in; the core would start all processes anew, and waits so much
+longer (a process may have to be started first).
+"""
 
 
 def core_settings(settings: Settings) -> CoreSettings:
     """The part of the server's settings that the core decides by."""
     named = {field.name for field in dataclasses.fields(CoreSettings)} & set(type(settings).model_fields)
-    return CoreSettings(**{name: getattr(settings, name) for name in named}, runs_at_once=(os.cpu_count() or 1))
+    found = CoreSettings(**{name: getattr(settings, name) for name in named}, runs_at_once=(os.cpu_count() or 1))
+    return dataclasses.replace(found, load_timeout_s=settings.load_timeout_s + LOAD_GRACE_S)
 
 
 class Controller:

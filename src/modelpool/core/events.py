@@ -175,7 +175,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """A load failed; `code` and `message` go to each waiter. died: the load ended the process that all shared."""
+    """A load failed; `code` and `message` go to each waiter. died: the load ended its process."""
 
     instance: str
     generation: int

@@ -43,6 +43,7 @@ def instance_up(world: World, event: InstanceUp, now: float) -> None:
     instance.generation = event.generation
     instance.up = True
     instance.recycling = instance.recycle_sent = False
+    instance.culprit = ""
     instance.devices = {name: Device(instance.ident, name, budget, world.settings.runs_at_once) for name, budget in event.devices}
     for held in event.held:
         world.next_copy = max(world.next_copy, held.copy + 1)
@@ -93,12 +94,15 @@ def instance_down(world: World, event: InstanceDown, now: float) -> None:
     if (instance := world.current(event.instance, event.generation)) is None:
         return
     instance.up = False
-    instance.recycling = instance.recycle_sent = False
+    meant, instance.recycle_sent = instance.recycle_sent, False
+    culprit, instance.culprit = instance.culprit, ""
+    instance.recycling = False
     world.note("instance down", "", f"{instance.ident}: {event.reason}", instance=instance.ident)
     for device in instance.devices.values():
         device.reserved.clear()
         for copy in list(device.copies.values()):
-            _lose(world, copy, event.reason, copy.model.name in event.running, now)
+            blame = not meant or copy.model.name == culprit
+            _lose(world, copy, event.reason, copy.model.name in event.running, now, blame=blame)
     world.changed()
 
 
@@ -115,34 +119,39 @@ def copy_lost(world: World, event: CopyLost, now: float) -> None:
         _lose(world, copy, event.reason, event.running, now)
 
 
-def _lose(world: World, copy: Copy, reason: str, running: bool, now: float) -> None:
+def _lose(world: World, copy: Copy, reason: str, running: bool, now: float, *, blame: bool = True) -> None:
+    """A copy is gone. blame: its model may have brought that about; else those who wait for its load go on waiting."""
     model: ModelState = copy.model
     was_loading = copy.state is CopyState.LOADING
     gone(world, copy, now)
     world.note("lost", model.name, f"its copy on {copy.instance} is gone: {reason}", copy=copy.ident, running=running)
-    if copy.revision == model.spec.revision and not model.removed:
+    if blame and copy.revision == model.spec.revision and not model.removed:
         if was_loading:
             fail(world, model, "load_failed", f"load failed for model '{model.name}': {reason}", now)
         if running:
-            _count_death(world, model, copy.isolated, reason, now)
+            _count_death(world, copy, reason, now)
     drop_if_over(world, model)
 
 
-def _count_death(world: World, model: ModelState, isolated: bool, reason: str, now: float) -> None:
-    """A model was running when its process died: after two deaths it gets one of its own, where a third is its fault alone."""
+def _count_death(world: World, copy: Copy, reason: str, now: float, *, loading: bool = False) -> None:
+    """A model was running or loading when its process died: it gets one of its own, where the third death is its fault alone.
+
+    After the second death, for many may have been running; after the first that came of its load.
+    """
+    model: ModelState = copy.model
     model.deaths += 1
-    if model.deaths >= DEATHS_TO_QUARANTINE and isolated:
-        text = (
-            f"model '{model.name}' is quarantined: its process died {model.deaths} times while it ran ({reason}); "
-            f"mend it, or load it by hand to try again"
-        )
-        world.note("quarantine", model.name, text, deaths=model.deaths)
-        fail(world, model, "quarantined", text, now, forever=True)
-    elif model.deaths >= DEATHS_TO_ISOLATE and not model.isolated:
+    if copy.isolated:
+        if model.deaths >= DEATHS_TO_QUARANTINE:
+            text = (
+                f"model '{model.name}' is quarantined: its process died {model.deaths} times while it {'loaded' if loading else 'ran'} "
+                f"({reason}); mend it, or load it by hand to try again"
+            )
+            world.note("quarantine", model.name, text, deaths=model.deaths)
+            fail(world, model, "quarantined", text, now, forever=True)
+    elif (loading or model.deaths >= DEATHS_TO_ISOLATE) and not model.isolated:
         model.isolated = True
-        world.note(
-            "isolate", model.name, f"was running at {model.deaths} deaths of its process: it gets one of its own", deaths=model.deaths
-        )
+        why = "its load ended the process" if loading else f"was running at {model.deaths} deaths of its process"
+        world.note("isolate", model.name, f"{why}: it gets one of its own", deaths=model.deaths)
 
 
 # --- loads and unloads -----------------------------------------------------------------------------------------------------------
@@ -211,11 +220,10 @@ def load_failed(world: World, event: LoadFailed, now: float) -> None:
     gone(world, copy, now)
     world.counters.load_failures[model.name] += 1
     world.note("load failed", model.name, event.message, code=event.code)
-    if event.died and not model.isolated:
-        model.isolated = True
-        world.note("isolate", model.name, "its load ended the process: it gets one of its own")
     if copy.revision == model.spec.revision and not model.removed:
         fail(world, model, event.code, event.message, now)
+        if event.died:
+            _count_death(world, copy, event.message, now, loading=True)
     drop_if_over(world, model)
 
 

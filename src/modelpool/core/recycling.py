@@ -34,6 +34,8 @@ def kill(world: World, copy: Copy, reason: str, now: float) -> None:
     instance = world.instances[copy.instance]
     if not copy.isolated or instance.recycling:
         recycle(world, instance, reason, now)
+        if not instance.recycle_sent:
+            instance.culprit = copy.model.name
         _send(world, instance)
     elif not copy.killed:
         copy.killed = True

@@ -138,9 +138,9 @@ class ModelState:
 
 
 class InstanceState:
-    """One instance: alive or not, and its devices."""
+    """One instance: alive or not, and its devices. culprit: the model for which it is started anew ('': none)."""
 
-    __slots__ = ("devices", "generation", "ident", "recycle_reason", "recycle_sent", "recycling", "up")
+    __slots__ = ("culprit", "devices", "generation", "ident", "recycle_reason", "recycle_sent", "recycling", "up")
 
     def __init__(self, ident: str) -> None:
         self.ident = ident
@@ -148,6 +148,7 @@ class InstanceState:
         self.up = False
         self.devices: dict[str, Device] = {}
         self.recycle_reason = ""
+        self.culprit = ""
         self.recycling = False
         self.recycle_sent = False
 

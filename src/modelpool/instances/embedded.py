@@ -21,7 +21,7 @@ from modelpool.errors import LoadFailed as LoadFailedError
 from modelpool.errors import ModelpoolError, SetupError
 from modelpool.instances.adoption import adopt_workers, member_name
 from modelpool.instances.link import Route, SpreadRoute
-from modelpool.instances.peer import Death, EmbeddedSettings, Peer, stop_all
+from modelpool.instances.peer import DeadlyLoad, Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
 from modelpool.instances.resident import Resident, per_process_spec, process_count
 from modelpool.ports import Call, CallSink, Clock, EventSink
 from modelpool.protocol import messages
@@ -229,7 +229,7 @@ class EmbeddedInstance:
                 if other is not peer and not peer.shared:
                     other.kill(f"process {peer.pid} of the same copy is gone")
             if not resident.leaving:
-                running = resident.spec.model in death.running
+                running = resident.spec.model in death.suspects
                 self._events(CopyLost(self._ident, self._generation, copy, death.reason, running, stopped=self._stopping))
 
     def _give_up_calls(self, lost: Iterable[tuple[Call, bool]]) -> None:
@@ -246,9 +246,15 @@ class EmbeddedInstance:
     async def _load(self, generation: int, spec: messages.LoadSpec, isolated: bool) -> None:
         try:
             resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
+        except InterruptedLoad as interrupted:
+            log.warning("%s; it is loaded anew", interrupted.message)
+            if generation == self._generation and not self._down:
+                await self._load(generation, spec, isolated)
+            return
         except ModelpoolError as error:
             code = "load_failed" if isinstance(error, SetupError) else error.code
-            self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message))
+            died = isinstance(error, DeadlyLoad)
+            self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
             return
         if generation != self._generation or self._down:
             return  # its process went with that generation

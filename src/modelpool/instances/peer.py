@@ -16,7 +16,7 @@ from modelpool.instances.process import Process, default_python, log_tail, spawn
 from modelpool.ports import Call, CallSink, Clock
 from modelpool.protocol import messages
 from modelpool.protocol.frames import WIRE_VERSION, Kind
-from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, remove_files, running_path, socket_path
+from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, remove_files, running_path, socket_path
 from modelpool.protocol.running import TABLE_BYTES, read_running
 
 _LAST_ANSWERS_S = 1.0
@@ -30,7 +30,8 @@ class EmbeddedSettings:
 
     orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; load_timeout_s: a longer load has
     its process killed; verify_timeout_s: how long an unload waits for its memory; stop_timeout_s: from STOP to SIGKILL; probe_s: between
-    measurements; stuck_s: a worker with nothing to do that does not answer for so long is killed; preload: runtimes that the shared
+    measurements, and how long a worker may be stopped by a signal before it is killed; stuck_s: a worker with nothing to do that does not
+    answer for so long is killed; preload: runtimes that the shared
     worker imports at its start, so that no model is charged for them.
     """
 
@@ -47,16 +48,28 @@ class EmbeddedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a worker: why, how long it was up, and the requests that it did not answer, each with whether it had started."""
+    """The end of a worker: why, how long it was up, and the requests that it did not answer, each with whether it had started.
+
+    from_outside: it was ended for something that none of its models did.
+    """
 
     reason: str
     lived_s: float
     lost: tuple[tuple[Call, bool], ...]
+    from_outside: bool = False
 
     @property
-    def running(self) -> frozenset[str]:
-        """Names of the models that were running."""
-        return frozenset(call.model for call, started in self.lost if started)
+    def suspects(self) -> frozenset[str]:
+        """Names of the models that may have brought it about: those that were running."""
+        return frozenset() if self.from_outside else frozenset(call.model for call, started in self.lost if started)
+
+
+class DeadlyLoad(LoadFailed):
+    """The load ended its process."""
+
+
+class InterruptedLoad(LoadFailed):
+    """The process ended for something that no model did; another one may load it."""
 
 
 class Peer:
@@ -94,6 +107,8 @@ class Peer:
         self._process: Process | None = None
         self._exit: str | None = None
         self._killed_for: str | None = None
+        self._from_outside = False
+        self._was_stopped = False
         self._detached = False
         self._probed_at: float | None = None
         self.death: Death | None = None
@@ -119,6 +134,10 @@ class Peer:
             self._process = Process(record.pid, self._exited, own=False)
         except ProcessLookupError as error:
             raise SetupError(f"worker {self.name} has ended") from error
+        if is_stopped(record.pid):
+            self.kill("a signal had stopped it")
+            await self.ended()
+            raise SetupError(f"worker {self.name} was stopped by a signal; it was ended")
         return await self._greet()
 
     async def _greet(self) -> messages.Welcome:
@@ -164,7 +183,7 @@ class Peer:
 
     # --- what it is asked ------------------------------------------------------------------------------------------------------------
     async def load(self, spec: messages.LoadSpec) -> messages.Loaded:
-        """Load a copy; raises a ModelpoolError. A load that takes too long costs the process its life."""
+        """Load a copy; raises a ModelpoolError (see DeadlyLoad, InterruptedLoad). One that takes too long costs the process its life."""
         timeout_s = self._settings.load_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -173,7 +192,7 @@ class Peer:
             self.kill(f"loading {spec.model} took longer than {timeout_s:g} s")
             await self.ended()
             message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
-            raise LoadFailed(message) from error
+            raise DeadlyLoad(message) from error
         except LinkLost as error:
             raise self._died_loading(spec, await self.ended()) from error
         if self.death is not None:
@@ -181,8 +200,10 @@ class Peer:
         return messages.decode(payload, messages.Loaded)
 
     def _died_loading(self, spec: messages.LoadSpec, death: Death) -> LoadFailed:
+        if death.from_outside:
+            return InterruptedLoad(f"the worker process of {spec.model} was ended while it loaded ({death.reason})")
         last = log_tail(self.log)
-        return LoadFailed(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
+        return DeadlyLoad(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
 
     async def unload(self, copy: int) -> bool:
         """Unload a copy; False where the process died first."""
@@ -196,8 +217,15 @@ class Peer:
         return True
 
     def probe(self) -> None:
-        """Ask for a sign of life; a worker that owes one for too long, with nothing to do, is killed."""
+        """Ask for a sign of life; a worker with nothing to do that owes one for too long is killed, and one found stopped twice in turn."""
         now = self._clock()
+        stopped_before, self._was_stopped = self._was_stopped, is_stopped(self.pid)
+        if stopped_before and self._was_stopped:
+            self._from_outside = True
+            self.kill("a signal stopped it and it did not go on")
+            return
+        if self._up_since is None:
+            return  # what it is asked before it is connected is lost
         if self._probed_at is None:
             self._probed_at = now
             self.link.probe()
@@ -267,7 +295,7 @@ class Peer:
         lost = tuple((call, call.begun and call.callid in started) for call in self.link.take_pending())
         reason = f"{self._killed_for}, {self._exit}" if self._killed_for else (self._exit or "ended")
         lived_s = self._clock() - self._up_since if self._up_since is not None else 0.0
-        self.death = Death(reason, lived_s, lost)
+        self.death = Death(reason, lived_s, lost, self._from_outside)
         remove_files(self._run_dir, self.name)
         self._ended.set()
         self._on_gone(self, self.death)

@@ -105,10 +105,22 @@ def connect(path: Path) -> socket.socket:
 # --- /proc -----------------------------------------------------------------------------------------------------------------------
 def start_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since the machine did; None where it is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    with contextlib.suppress(ValueError, IndexError):
+        fields = _stat(pid)
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal stopped the process (SIGSTOP and the like; a debugger is something else)."""
+    return _stat(pid)[:1] == [b"T"]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """/proc/PID/stat from the state on; empty where the process is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return []
 
 
 def anonymous_bytes(pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -16,8 +17,9 @@ from modelpool.errors import InvalidTensor, LoadFailed
 from modelpool.protocol.messages import LoadSpec, TensorMeta
 from modelpool.runtimes.base import InferenceRequest, Outcome, Tensor
 
-DIE, RAISE, NO_MEMORY, EXIT, WRONG = -1.0, -2.0, -3.0, -4.0, -5.0
-"""Values of X's first element that make the whole run fail; WRONG is refused for the one request only."""
+DIE, RAISE, NO_MEMORY, EXIT, WRONG, GRIP = -1.0, -2.0, -3.0, -4.0, -5.0, -6.0
+"""Values of X's first element that make the whole run fail; WRONG is refused for the one request only; GRIP is answered, and a little later
+nothing in the process gets the interpreter any more."""
 
 
 class FaultyModel:
@@ -62,6 +64,8 @@ class FaultyModel:
             raise MemoryError
         if first == EXIT:
             raise SystemExit(3)
+        if first == GRIP:
+            threading.Timer(0.1, ctypes.PyDLL(None).sleep, [3600]).start()
         if first == WRONG:
             return InvalidTensor("X is wrong")
         return {"Y": Tensor("FP32", x * 2)}

@@ -275,6 +275,30 @@ def test_a_shared_load_that_hangs_ends_the_process_at_once() -> None:
     assert [action.copy for action in shell.recycles] == [None]
 
 
+def test_only_the_model_for_which_an_instance_was_started_anew_is_blamed() -> None:
+    shell = CoreShell(run_limit_s=100.0)
+    up(shell)
+    shell.add(spec("a", 30), spec("b", 30, isolation="process"), spec("c", 30))
+    for name in ("a", "b"):
+        shell.serve(name)
+    shell.request("a")
+    shell.wait(90)
+    shell.request("b")
+    waiting = shell.request("c")
+    assert shell.loading("c")
+    shell.wait(36)
+    assert [action.copy for action in shell.recycles] == [None]
+    shell.send(InstanceDown("local", 1, "a request to 'a' ran longer than run_limit", ("a", "b")))
+    assert {name: model.deaths for name, model in shell.world.models.items()} == {"a": 1, "b": 0, "c": 0}
+    assert not shell.refused
+    shell.leases.clear()
+    up(shell, generation=2)
+    shell.work()
+    assert waiting in shell.leases
+    shell.send(InstanceDown("local", 2, "signal 11", ("c",)))  # nobody meant that
+    assert shell.world.models["c"].deaths == 1
+
+
 def test_an_isolated_unload_that_hangs_is_ended_alone() -> None:
     shell = CoreShell(verify_timeout_s=10.0)
     up(shell)

@@ -260,6 +260,23 @@ def test_a_load_that_ends_the_process_is_isolated_the_next_time() -> None:
     assert shell.loading("a").isolated
 
 
+def test_a_load_that_ends_its_process_three_times_is_quarantined() -> None:
+    shell = pool(100, 60)
+    for isolated in (False, True, True):
+        request = shell.request("a")
+        load = shell.loading("a")
+        assert load.isolated is isolated
+        del shell.loads[load.copy]
+        shell.send(LoadFailed("local", 1, load.copy, "load_failed", "signal 9", died=True))
+        assert shell.refused[request].code == "load_failed"
+        shell.wait(10)
+    refusal = shell.refused[shell.request("a")]
+    assert refusal.code == "quarantined"
+    assert "signal 9" in refusal.message
+    shell.load("a")
+    assert shell.loading("a").isolated
+
+
 def test_two_deaths_isolate_and_a_third_quarantines() -> None:
     shell = pool(100, 60)
     for isolated in (False, False, True):
