@@ -12,6 +12,7 @@ import argparse
 import random
 import time
 
+from modelpool.controller.garbage import collect_seldom
 from modelpool.core.actions import Admit, Load, Unload
 from modelpool.core.core import Core
 from modelpool.core.events import InstanceUp, Loaded, ModelAdded, RequestArrived, Settle, Unloaded
@@ -111,6 +112,7 @@ def main() -> None:
     bench = Bench()
     print(f"{KNOWN} known, {len(bench.resident())} resident")
     bench.traffic(20_000)
+    collect_seldom()  # as the server does
     before = sum(bench.core.world.counters.unloads.values())
     took: list[float] = []
     while len(took) < options.plans:

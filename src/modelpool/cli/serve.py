@@ -15,6 +15,7 @@ import modelpool
 from modelpool.cli.logging import set_up
 from modelpool.cli.output import json_text
 from modelpool.controller.controller import Controller
+from modelpool.controller.garbage import collect_seldom
 from modelpool.gateway.server import HttpServer
 from modelpool.units import format_bytes
 
@@ -47,6 +48,7 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
     server = HttpServer(controller, settings.host, settings.http_port)
     try:
         await server.start()
+        collect_seldom()
         click.echo(_ready_line(controller, server.url, as_json))
         await signals.stop.wait()
         controller.begin_stop()
