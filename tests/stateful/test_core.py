@@ -57,6 +57,7 @@ residencies = st.builds(
     keep_alive_s=st.sampled_from([None, 0.0, 5.0, float("inf")]),
     device=devices,
     size_bytes=st.one_of(st.none(), sizes),
+    requires=st.one_of(st.just(()), st.just(()), st.lists(st.sampled_from([*NAMES, "nobody"]), max_size=3).map(tuple)),
 )
 specs = st.builds(
     ModelSpec,

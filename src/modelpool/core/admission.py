@@ -12,6 +12,7 @@ A request that arrives while no READY copy can take it:
 from __future__ import annotations
 
 from modelpool.core.actions import Admit, CommandDone, Refuse
+from modelpool.core.closures import end_gathering, gather, lease_closure, refusal
 from modelpool.core.copies import Copy, CopyState, Lease
 from modelpool.core.events import CommandGone, EjectWanted, LoadWanted, RequestArrived, RequestGone
 from modelpool.core.eviction import NO_EVICTION
@@ -27,14 +28,6 @@ REFUSAL_NOTE_S = 10.0
 """The journal takes the same refusal of the same model once in so many seconds."""
 
 
-def lease_of(copy: Copy, now: float) -> Lease:
-    """One more hold on a copy."""
-    lease = Lease(copy, now)
-    copy.live[lease] = None
-    copy.leases += 1
-    return lease
-
-
 def arrived(world: World, event: RequestArrived, now: float) -> None:
     """A request that could not pass straight through."""
     model = world.models.get(event.model)
@@ -42,8 +35,8 @@ def arrived(world: World, event: RequestArrived, now: float) -> None:
         _refuse_unknown(world, event.request, event.model)
         return
     world.counters.misses[model.name] += 1
-    if model.ready and not model.queue and (copy := least_loaded(model.ready)).leases < world.settings.max_in_flight:
-        world.actions.append(Admit(event.request, lease_of(copy, now)))
+    if not model.queue and (lease := _lease(world, model, now)) is not None:
+        world.actions.append(Admit(event.request, lease))
         return
     if (refusal := _refusal(world, model, now)) is not None:
         code, message, retry_after_s = refusal
@@ -55,6 +48,16 @@ def arrived(world: World, event: RequestArrived, now: float) -> None:
     world.timers.set(event.deadline, "deadline", model, model.deadline_alarm)
     world.unstick(model.name)
     refresh(world, model)
+
+
+def _lease(world: World, model: ModelState, now: float) -> Lease | None:
+    """A lease on the copy with the fewest, with those on all that the model requires; None where there is no room."""
+    if not model.ready:
+        return None
+    if model.requires:
+        return lease_closure(world, model, now)
+    copy = least_loaded(model.ready)
+    return copy.lease(now) if copy.leases < world.settings.max_in_flight else None
 
 
 def _refuse_unknown(world: World, request: int, name: str) -> None:
@@ -74,6 +77,8 @@ def _refusal(world: World, model: ModelState, now: float) -> tuple[str, str, flo
     if len(model.queue) >= world.settings.queue_bound:  # 4
         message = f"Exceeds maximum queue size: {len(model.queue)} requests wait for model '{model.name}' (setting queue_bound)"
         return "queue_full", message, max(1.0, load_time_s(model, "cpu"))
+    if model.requires and (lacking := refusal(world, model, now)) is not None:
+        return lacking
     if not model.ready and (found := never_fits(world, model)) is not None:  # 5
         return "never_fits", never_fits_text(found, model), None
     return None
@@ -129,15 +134,16 @@ def least_loaded(copies: list[Copy]) -> Copy:
 
 def admit(world: World, model: ModelState, now: float) -> None:
     """Let waiting requests run, oldest first, as far as the copies take them."""
-    while model.queue and model.ready:
-        copy = least_loaded(model.ready)
-        if copy.leases >= world.settings.max_in_flight:
-            break
+    admitted = False
+    while model.queue and (lease := _lease(world, model, now)) is not None:
         _, waiter = model.queue.popitem(last=False)
         model.queue_arrived -= waiter.arrived
-        world.actions.append(Admit(waiter.request, lease_of(copy, now)))
+        world.actions.append(Admit(waiter.request, lease))
+        admitted = True
     if not model.queue:
         model.queue_arrived = 0.0
+    if admitted and model.needed_by is model:
+        end_gathering(world)
     refresh(world, model)
 
 
@@ -151,6 +157,31 @@ def refuse_all(world: World, model: ModelState, code: str, message: str, retry_a
     model.queue_arrived = 0.0
     model.commands.clear()
     refresh(world, model)
+    root = model.needed_by
+    if root is model:
+        end_gathering(world)
+    elif root is not None:
+        _refuse_waiters(world, root, code, f"model '{root.name}' requires '{model.name}': {message}", retry_after_s)
+
+
+def _refuse_waiters(world: World, model: ModelState, code: str, message: str, retry_after_s: float | None) -> None:
+    """Refuse those who wait to run the model; users who want it loaded can still have it."""
+    for request in model.queue:
+        world.actions.append(Refuse(request, code, message, retry_after_s))
+    model.queue.clear()
+    model.queue_arrived = 0.0
+    refresh(world, model)
+    if model.needed_by is model:
+        end_gathering(world)
+
+
+def gather_closures(world: World, now: float) -> None:
+    """Let a closure be gathered where one is waited for; refuse those that cannot be had."""
+    while (root := gather(world, now)) is not None:
+        found = refusal(world, root, now)
+        assert found is not None
+        _refuse_waiters(world, root, *found)
+        note_refusal(world, root, found[0], found[1], now)
 
 
 def refuse_commands(world: World, model: ModelState, device: str, code: str, message: str) -> None:

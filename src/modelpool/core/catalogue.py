@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modelpool.core.admission import refuse_all
+from modelpool.core.closures import end_gathering
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.events import KeepAliveSet, ModelAdded, ModelRemoved, PinWanted
 from modelpool.core.lifecycle import leave, may_stay, refresh, release_reservation, set_keep_alive, stay
@@ -13,6 +14,7 @@ from modelpool.core.state import ModelState, World
 def model_added(world: World, event: ModelAdded, now: float) -> None:
     """A model is new, or its revision or policy changed: copies of an old revision go, and come back on demand."""
     spec = event.spec
+    end_gathering(world)
     world.forgotten.discard(spec.name)
     model = world.models.get(spec.name)
     if model is None:
@@ -59,6 +61,7 @@ def model_removed(world: World, event: ModelRemoved, now: float) -> None:
         return
     model.removed = True
     model.pinned = False
+    end_gathering(world)
     why = "was deleted from the catalogue" if event.forgotten else "left the repository"
     refuse_all(world, model, "model_forgotten" if event.forgotten else "model_not_found", f"model '{model.name}' {why}", None)
     release_reservation(world, model.name)

@@ -104,6 +104,13 @@ class Copy:
         self.killed = False
         self.route: Any = None
 
+    def lease(self, now: float) -> Lease:
+        """One more hold on the copy."""
+        lease = Lease(self, now)
+        self.live[lease] = None
+        self.leases += 1
+        return lease
+
     def move(self, to: CopyState, now: float) -> None:
         """Change state; a step that the table does not have is a fault of the core."""
         if to not in TRANSITIONS[self.state]:
@@ -113,11 +120,15 @@ class Copy:
 
 
 class Lease:
-    """The hold of one request on a copy, from `try_lease` or `Admit` to `end_lease`."""
+    """The hold of one request on a copy, from `try_lease` or `Admit` to `end_lease`.
 
-    __slots__ = ("copy", "live", "started")
+    members: what the same request holds of the models that its own requires; they end with it.
+    """
+
+    __slots__ = ("copy", "live", "members", "started")
 
     def __init__(self, copy: Copy, started: float) -> None:
         self.copy = copy
         self.started = started
         self.live = True
+        self.members: tuple[Lease, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from modelpool.core import admission, catalogue, instances, lifecycle, measures, overdue, recycling, scheduling
+from modelpool.core import admission, catalogue, closures, instances, lifecycle, measures, overdue, recycling, scheduling
 from modelpool.core.actions import Action, Reason
 from modelpool.core.copies import Copy, CopyState, Lease
 from modelpool.core.events import (
@@ -63,19 +63,23 @@ class Core:
         ready = model.ready
         if not ready or model.queue:
             return None
+        if model.requires:
+            return self._try_closure(model, now)
         copy = ready[0] if len(ready) == 1 else admission.least_loaded(ready)
         if copy.leases >= self._max_in_flight:
             return None
         self._hits[name] += 1
-        lease = Lease(copy, now)
-        copy.live[lease] = None
-        copy.leases += 1
-        return lease
+        return copy.lease(now)
 
     def end_lease(self, lease: Lease, now: float) -> bool:
         """A request ended, well or not. True: something waits for that, send `Settle`. A lease whose copy died is over already."""
+        settle = False
+        if lease.members:
+            members, lease.members = lease.members, ()
+            for member in members:
+                settle = self.end_lease(member, now) or settle
         if not lease.live:
-            return False
+            return settle
         lease.live = False
         copy = lease.copy
         del copy.live[lease]
@@ -89,11 +93,20 @@ class Core:
             if model.queue:
                 self.world.backlog.append(model)
                 return True
-            return bool(self.world.stuck) and copy.leases == 0
+            return settle or bool(self.world.roots) or (bool(self.world.stuck) and copy.leases == 0)
         if copy.leases == 0:
             self.world.drained.append(copy)
             return True
-        return False
+        return settle
+
+    def _try_closure(self, model: ModelState, now: float) -> Lease | None:
+        """Lease a model with all that it requires."""
+        lease = closures.lease_closure(self.world, model, now)
+        if lease is not None:
+            self._hits[model.name] += 1
+            for member in lease.members:
+                self._arrive(member.copy.slot, now)
+        return lease
 
     # --- events ----------------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now: float) -> tuple[list[Action], list[Reason], float]:
@@ -162,6 +175,8 @@ class Core:
         world = self.world
         while world.backlog:
             admission.admit(world, world.backlog.pop(), now)
+        for root in list(world.roots.values()):
+            admission.admit(world, root, now)
         while world.drained:
             copy = world.drained.pop()
             if copy.state is CopyState.DRAINING and not copy.leases and not world.instances[copy.instance].recycling:

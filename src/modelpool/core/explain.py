@@ -73,6 +73,8 @@ def _standing(world: World, copy: Copy, now: float) -> str:
         return "it is not unloaded for others (policy none)"
     if copy.model.pinned:
         return "it is pinned: never unloaded for others"
+    if copy.model.needed_by is not None:
+        return f"it is not unloaded for others: {_needed(copy.model)}"
     if kept(copy):
         return f"it is not unloaded for others: min_copies is {copy.model.spec.residency.min_copies}"
     order = [other.ident for other in in_order(world, copy.device, 0.0, now)]
@@ -114,9 +116,19 @@ def _wishes(model: ModelState) -> list[str]:
         found.append("it is pinned")
     if model.priority:
         found.append(f"its priority is {model.priority}: its weight is {2.0**model.priority:g} times that of others")
+    if model.requires:
+        found.append(f"it requires {', '.join(model.requires)}: each of its requests holds a copy of these too")
+    if model.needed_by is not None:
+        found.append(_needed(model))
     if model.isolated or model.spec.isolation == "process":
         found.append("it runs in a process of its own")
     return found
+
+
+def _needed(model: ModelState) -> str:
+    root = model.needed_by
+    assert root is not None
+    return "it is brought together with what it requires" if root is model else f"'{root.name}' requires it, and waits"
 
 
 def _failure(model: ModelState, now: float) -> str:

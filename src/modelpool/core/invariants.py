@@ -12,10 +12,12 @@
 9  dead         an instance that is down, or about to be started anew, has no READY copies and no reservations; one that is down no copies
 10 removed      a model that left the catalogue has no waiters and no READY copy, and goes with its last copy
 11 loads        no instance has more than `loads_at_once` loads in progress
+12 closures     who requires others and waits is listed; at most one closure is gathered, and somebody waits for it
 """
 
 from __future__ import annotations
 
+from modelpool.core.closures import closure
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.core import Core
 from modelpool.core.ledger import Device
@@ -102,12 +104,13 @@ def _check_model(world: World, model: ModelState) -> None:
     ready = [copy for copy in model.copies.values() if copy.state is CopyState.READY]
     assert model.ready == ready, f"waiters: ready list of {name}"
     assert len(model.queue) <= world.settings.queue_bound, f"bound: {len(model.queue)} wait for {name}"
-    waits = bool(model.queue or model.commands or model.kept)
+    waits = bool(model.queue or model.commands or model.kept or model.needed_by is not None)
     assert (name in world.waiting) == (waits and not places), f"waiters: {name} waits: {waits}, has copies on {places}"
     assert name not in world.waiting or world.waiting[name] is model, f"waiters: {name} is another"
     assert not model.commands or not ready, f"waiters: commands wait for {name}, which is ready"
-    room = [copy for copy in ready if copy.leases < world.settings.max_in_flight]
-    assert not model.queue or not room, f"waiters: {len(model.queue)} wait for {name}, which has room"
+    assert not model.queue or not _has_room(world, model), f"waiters: {len(model.queue)} wait for {name}, which has room"
+    assert (name in world.roots) == bool(model.requires and model.queue), f"closures: {name} among those that wait for others"
+    assert (model.needed_by is not None) == (model in world.gathered), f"closures: {name} among those that are gathered"
     expected = sum(waiter.arrived for waiter in model.queue.values())
     assert abs(model.queue_arrived - expected) < 1e-3 * (1 + abs(expected)), f"waiters: arrival sum of {name}"
     if model.removed:
@@ -116,9 +119,17 @@ def _check_model(world: World, model: ModelState) -> None:
         assert not ready, f"removed: {name} has a READY copy"
 
 
+def _has_room(world: World, model: ModelState) -> bool:
+    """Whether a request of the model could run: all that it requires is READY too."""
+    members, missing = closure(world, model)
+    most = world.settings.max_in_flight
+    return not missing and all(any(copy.leases < most for copy in member.ready) for member in members)
+
+
 def _check_lists(world: World) -> None:
     assert set(world.waiting) <= set(world.models), "waiters: somebody waits for a model that is no more"
     assert set(world.hungry) <= set(world.waiting), "waiters: a model is hungry that waits for nothing"
+    assert not world.gathered or world.gathered[0].queue, "closures: nobody waits for what is gathered"
     on_devices = {ident for instance in world.instances.values() for device in instance.devices.values() for ident in device.copies}
     of_models = {ident for model in world.models.values() for ident in model.copies}
     assert on_devices == of_models == set(world.copies), "sums: the lists of copies differ"
@@ -130,6 +141,7 @@ def _check_progress(world: World) -> None:
         return
     if any(copy.leases or copy.state is not CopyState.READY for copy in world.copies.values()):
         return
-    for model in world.waiting.values():
-        pending = model.hungry_alarm.at < float("inf")
-        assert pending or not (model.queue or model.commands), f"progress: somebody waits for {model.name} and nothing is in motion"
+    pending = any(model.hungry_alarm.at < float("inf") for model in world.waiting.values())
+    for model in [*world.waiting.values(), *world.roots.values()]:
+        alarmed = model.hungry_alarm.at < float("inf") or (pending and bool(world.roots))
+        assert alarmed or not (model.queue or model.commands), f"progress: somebody waits for {model.name} and nothing is in motion"

@@ -9,8 +9,12 @@ from modelpool.core.state import ModelState, World
 
 
 def refresh(world: World, model: ModelState) -> None:
-    """Keep `ready` and the set of models that wait for a copy true."""
+    """Keep `ready` and the sets of models that wait for a copy, or for those of others, true."""
     model.ready = [copy for copy in model.copies.values() if copy.state is CopyState.READY]
+    if model.requires and model.queue:
+        world.roots[model.name] = model
+    else:
+        world.roots.pop(model.name, None)
     if model.wanted and not model.covered():
         world.waiting[model.name] = model
         return

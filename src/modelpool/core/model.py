@@ -22,8 +22,9 @@ class Residency:
     bytes (above all estimates and measurements); isolation: `process` gives it a process of its own (None: what its runtime asks for);
     preload: loaded at start where there is room.
 
-    Without effect so far, as a model has at most one copy: min_copies beyond 1 (counts as 1) and max_copies. Nor has requires (models
-    that belong to it): they are neither loaded nor kept with it.
+    requires: models of which each request of this one holds a copy too, all or nothing (`closures`).
+
+    Without effect so far, as a model has at most one copy: min_copies beyond 1 (counts as 1) and max_copies.
     """
 
     pinned: bool = False

@@ -3,9 +3,9 @@
 For one device:
   1. A need larger than the budget never fits.
   2. Nothing leaves where the need fits what is committed already.
-  3. Candidates are READY copies that are not pinned or kept by `min_copies`, and whose model's queue is empty, in the policy's order.
-     Those with leases drain: to wait for a run costs less than to load a model of more worth again. Whoever a copy was loaded for has a
-     lease from the moment that it is READY, or waits in its queue, and so is served before it leaves.
+  3. Candidates are READY copies that are not pinned, gathered or kept by `min_copies`, and whose model's queue is empty, in the
+     policy's order. Those with leases drain: to wait for a run costs less than to load a model of more worth again. Whoever a copy was
+     loaded for has a lease from the moment that it is READY, or waits in its queue, and so is served before it leaves.
   4. With `preference: throughput` those with leases may go only once the longest waiter has waited `starvation_s`. Then, whatever the
      preference, copies with a queue follow too: one that is never idle cannot starve the others.
   5. When there is enough room, victims that turn out not to be needed stay, those of most worth first.
@@ -55,9 +55,9 @@ class Reach(Enum):
 
 
 def kept(copy: Copy) -> bool:
-    """Whether a copy stays whatever others need: its model is pinned, or has no more copies than it must have."""
+    """Whether a copy stays whatever others need: its model is pinned, is gathered, or has no more copies than it must have."""
     model: ModelState = copy.model
-    return model.pinned or len(model.ready) <= model.spec.residency.min_copies
+    return model.pinned or model.needed_by is not None or len(model.ready) <= model.spec.residency.min_copies
 
 
 def in_order(world: World, device: Device, load_s: float, now: float, reach: Reach = Reach.BACKLOGGED) -> Iterator[Copy]:

@@ -12,7 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from modelpool.core.admission import STOPPING, missing_device, never_fits_text, no_space_text, note_refusal, refuse_all, refuse_commands
+from modelpool.core.admission import (
+    STOPPING,
+    gather_closures,
+    missing_device,
+    never_fits_text,
+    no_space_text,
+    note_refusal,
+    refuse_all,
+    refuse_commands,
+)
+from modelpool.core.closures import closure
 from modelpool.core.copies import Copy, CopyState
 from modelpool.core.eviction import NO_EVICTION
 from modelpool.core.ledger import Device, Need
@@ -33,13 +43,17 @@ def settle(world: World, now: float) -> None:
     if world.stopping:
         for waits in [model for model in world.waiting.values() if model.queue or model.commands]:
             refuse_all(world, waits, *STOPPING)
+        for root in [root for root in world.roots.values() if not all(member.covered() for member in closure(world, root)[0])]:
+            refuse_all(world, root, *STOPPING)
         return
+    gather_closures(world, now)
     while (open_instances := _open_instances(world)) and (model := _next(world, now)) is not None:
         devices = eligible(world, model)
         if devices and not any(device.instance in open_instances for device in devices):
             world.stuck.add(model.name)
         else:
             _place(world, model, open_instances, now)
+            gather_closures(world, now)  # one that was given up makes way for the next
     _start_reserved(world, now)
 
 
@@ -73,6 +87,8 @@ def _next(world: World, now: float) -> ModelState | None:
             continue
         if model.failure is not None and now < model.failure.until:
             continue
+        if model.requires and model.needed_by is None and not (model.commands or model.kept):
+            continue  # its time to be gathered will come
         waited_s = now - model.waiting_since()
         overdue_s = waited_s if waited_s >= STARVED * world.settings.starvation_s else 0.0
         rank = overdue_s, model.weight(now, world.settings.starvation_s)
@@ -87,7 +103,8 @@ def _has_reservation(world: World, name: str) -> bool:
 
 def _place(world: World, model: ModelState, open_instances: set[str], now: float) -> None:
     wanted = next((command.device for command in model.commands.values() if command.device is not None), None)
-    may_evict = bool(model.queue) or model.kept or any(command.may_evict for command in model.commands.values())
+    by_itself = bool(model.queue) or model.kept or model.needed_by is not None
+    may_evict = by_itself or any(command.may_evict for command in model.commands.values())
     found = plan(world, model, now, wanted=wanted, may_evict=may_evict, open_instances=open_instances)
     match found.verdict:
         case Verdict.FITS:
@@ -173,7 +190,9 @@ def _evict(world: World, copy: Copy, why: str, winner: ModelState | None, now: f
 
 
 def _begin(world: World, model: ModelState, device: Device, need: Need, now: float) -> None:
-    why = f"{len(model.queue)} wait" if model.queue else ("a user asked" if model.commands else "it is kept")
+    root = model.needed_by
+    gathered = f"'{root.name}' requires it" if root is not None and root is not model else ""
+    why = f"{len(model.queue)} wait" if model.queue else ("a user asked" if model.commands else gathered or "it is kept")
     world.note(
         "load",
         model.name,

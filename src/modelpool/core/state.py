@@ -55,7 +55,7 @@ class Failure:
 
 
 class ModelState:
-    """One model: its spec, queue, copies and history."""
+    """One model: its spec, queue, copies and history. needed_by: the model whose closure, with this one in it, is being gathered."""
 
     __slots__ = (
         "commands",
@@ -71,6 +71,7 @@ class ModelState:
         "last_completion",
         "learned",
         "name",
+        "needed_by",
         "noted",
         "pinned",
         "priority",
@@ -78,6 +79,7 @@ class ModelState:
         "queue_arrived",
         "ready",
         "removed",
+        "requires",
         "row",
         "spec",
     )
@@ -100,6 +102,7 @@ class ModelState:
         self.last_completion: float | None = None
         self.evicted_at: float | None = None
         self.noted: tuple[str, float] = ("", 0.0)
+        self.needed_by: ModelState | None = None
         self.keep_alive_s: float | None = None
         self.deadline_alarm = Alarm()
         self.hungry_alarm = Alarm()
@@ -109,6 +112,7 @@ class ModelState:
         """Take a new spec; what a user pinned stays pinned."""
         self.spec = spec
         self.priority = spec.residency.priority
+        self.requires = spec.residency.requires
         self.pinned = self.pinned or spec.residency.pinned
 
     @property
@@ -119,7 +123,7 @@ class ModelState:
     @property
     def wanted(self) -> bool:
         """Whether somebody waits for a copy, or one is to be kept."""
-        return bool(self.queue or self.commands) or self.kept
+        return bool(self.queue or self.commands) or self.kept or self.needed_by is not None
 
     def covered(self) -> bool:
         """Whether a copy runs or is on its way."""
@@ -129,11 +133,15 @@ class ModelState:
         """Demand of those who wait: the sum over them of (1 + waited / starvation), doubled by each step of priority."""
         count = len(self.queue) + len(self.commands)
         waited = len(self.queue) * now - self.queue_arrived + sum(now - command.arrived for command in self.commands.values())
-        return max(0.5, count + waited / starvation_s) * 2.0**self.priority
+        own = max(0.5, count + waited / starvation_s) * 2.0**self.priority
+        root = self.needed_by
+        return own if root is None or root is self else max(own, root.weight(now, starvation_s))
 
     def waiting_since(self) -> float:
         """When the longest waiter came (inf: nobody waits)."""
         since = min((command.arrived for command in self.commands.values()), default=float("inf"))
+        if self.needed_by is not None and self.needed_by is not self:
+            since = min(since, self.needed_by.waiting_since())
         return min(since, next(iter(self.queue.values())).arrived) if self.queue else since
 
 
@@ -177,7 +185,8 @@ class World:
     """All state of the core.
 
     waiting: models that need a copy; stuck: those of them that cannot have one until something changes; hungry: those of the stuck that
-    have waited so long that the instances named take no other load; backlog: models whose queue may move; drained: copies whose last
+    have waited so long that the instances named take no other load; roots: models that require others and have a queue; gathered: one of
+    them and all that it requires, which are being brought together; backlog: models whose queue may move; drained: copies whose last
     lease ended. `actions` and `reasons` collect what one `handle` decided.
     """
 
@@ -191,6 +200,8 @@ class World:
         self.waiting: dict[str, ModelState] = {}
         self.stuck: set[str] = set()
         self.hungry: dict[str, set[str]] = {}
+        self.roots: dict[str, ModelState] = {}
+        self.gathered: list[ModelState] = []
         self.drained: list[Copy] = []
         self.backlog: list[ModelState] = []
         self.stopping = False

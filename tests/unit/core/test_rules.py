@@ -572,9 +572,9 @@ def test_learned_figures_are_for_one_revision() -> None:
 
 
 # --- what the residency policy does not do yet ---------------------------------------------------------------------------------------
-def test_a_model_has_one_copy_and_what_it_requires_is_not_loaded_with_it() -> None:
+def test_a_model_has_one_copy() -> None:
     shell = pool(100, 10)
-    shell.add(spec("many", 10, min_copies=3, max_copies=3, requires=("a",)))
+    shell.add(spec("many", 10, min_copies=3, max_copies=3))
     assert [load.model for load in shell.loads.values()] == ["many"]  # kept without any demand
     shell.loaded("many")
     requests = [shell.request("many"), shell.request("many")]
