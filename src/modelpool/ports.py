@@ -14,6 +14,7 @@ class Call:
     A front end subclasses it and overrides `answer` and `fail`, which must not raise and must not block. `body` is the HTTP body as it
     came; json_bytes is the size of its JSON head (-1: all of it is JSON). The controller sets `lease`, `begun` (a byte of its frame was
     written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (Kind.INFER_ALONE).
+    members: of a call that a running model made (None: of a client's), the leases that its root holds on what its model requires.
     """
 
     # What few calls change has its first value here: to set it for each would cost more than the rest of a call's making.
@@ -26,6 +27,7 @@ class Call:
     alone: bool = False
     callid: int = 0
     request: int = 0
+    members: tuple[Any, ...] | None = None
 
     def __init__(self, model: str, version: int, body: bytes | bytearray, json_bytes: int) -> None:
         self.model = model
@@ -53,6 +55,9 @@ class CallSink(Protocol):
 
     def failed(self, call: Call, code: str, message: str, retry_after_s: float | None) -> None:
         """The model or the worker refused this call."""
+
+    def nested(self, call: Call, parent: Call | None) -> None:
+        """A running model calls another; parent: the call that it runs (None: that has ended)."""
 
     def lost(self, call: Call, started: bool) -> None:
         """The process died before an answer; started: it was running this call (or that is not known)."""

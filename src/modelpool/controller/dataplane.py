@@ -16,7 +16,7 @@ from modelpool.core.actions import Admit, Refuse
 from modelpool.core.copies import Lease
 from modelpool.core.core import Core
 from modelpool.core.events import Event, KeepAliveSet, RequestArrived, RequestGone, Settle
-from modelpool.errors import InstanceLost, ModelpoolError, QueueFull, RequestTimeout, from_code
+from modelpool.errors import InstanceLost, ModelpoolError, NotCached, QueueFull, RequestTimeout, from_code
 from modelpool.ports import Call, Clock
 from modelpool.protocol.frames import ANSWER_PREFIX
 from modelpool.protocol.inference import peek_keep_alive, peek_timeout_s
@@ -79,6 +79,36 @@ class DataPlane:
         else:
             self._wait(call, now)
 
+    def nested(self, call: Call, parent: Call | None) -> None:
+        """Take a call that a running model makes to another (BLS). It never waits for a load, as its parent keeps what it holds meanwhile.
+
+        What the parent's model requires is held for it, and runs the call even where the copy takes no others any more.
+        """
+        now = call.arrived = self._clock()
+        call.members = _held(parent)
+        try:
+            self._catalogue.check(call.model, call.version)
+        except ModelpoolError as error:
+            self._fail(call, error)
+            return
+        for member in call.members:
+            if member.live and member.copy.model.name == call.model:
+                member.copy.route.infer(call)
+                return
+        lease = self._core.try_lease(call.model, now)
+        if lease is not None:
+            call.lease = lease
+            lease.copy.route.infer(call)
+            return
+        caller = "a model" if parent is None else f"model '{parent.model}'"
+        self._fail(
+            call,
+            NotCached(
+                f"model '{call.model}' is not resident, and {caller} calls it without having it in its `requires`; add it there "
+                f"(modelpool.yaml), so that both are loaded together"
+            ),
+        )
+
     def _wait(self, call: Call, now: float) -> None:
         try:
             self._catalogue.check(call.model, call.version)
@@ -139,7 +169,7 @@ class DataPlane:
         """An answer came: the lease ends, the client gets it."""
         json_bytes, queue_us, compute_us, _, executions = _unpack_prefix(payload)
         now = self._clock()
-        settle = self._core.end_lease(call.lease, now)
+        settle = call.lease is not None and self._core.end_lease(call.lease, now)
         if not call.cancelled:
             call.answer(json_bytes, payload[_PREFIX_BYTES:])
         counted = self.models.get(call.model) or self._statistics(call.model)
@@ -157,7 +187,7 @@ class DataPlane:
     def failed(self, call: Call, code: str, message: str, retry_after_s: float | None) -> None:
         """The worker or the model refused this call."""
         self._end_lease(call.lease)
-        if code == "model_not_in_cache":
+        if code == "model_not_in_cache" and call.members is None:
             self._again(call, "the instance no longer held the model")
             return
         self._fail(call, from_code(code, message, retry_after_s=retry_after_s))
@@ -165,6 +195,9 @@ class DataPlane:
     def lost(self, call: Call, started: bool) -> None:
         """The process died before an answer."""
         self._end_lease(call.lease)
+        if call.members is not None:
+            self._fail(call, InstanceLost(f"the process that ran a call to model '{call.model}' died", retry_after_s=1.0))
+            return
         if started and call.alone:
             self._fail(
                 call,
@@ -200,8 +233,8 @@ class DataPlane:
             self._wait(call, now)
 
     # --- ends ------------------------------------------------------------------------------------------------------------------
-    def _end_lease(self, lease: Lease) -> None:
-        if self._core.end_lease(lease, self._clock()):
+    def _end_lease(self, lease: Lease | None) -> None:
+        if lease is not None and self._core.end_lease(lease, self._clock()):
             self._feed(Settle())
 
     def _fail(self, call: Call, error: ModelpoolError) -> None:
@@ -224,3 +257,12 @@ class DataPlane:
         if found is None:
             found = self.models[name] = ModelStatistics()
         return found
+
+
+def _held(parent: Call | None) -> tuple[Lease, ...]:
+    """The leases that a call's root holds on what its model requires."""
+    if parent is None:
+        return ()
+    if parent.members is not None:
+        return parent.members
+    return () if parent.lease is None else parent.lease.members

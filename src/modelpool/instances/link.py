@@ -11,7 +11,7 @@ from functools import partial
 from modelpool.errors import ModelpoolError, from_code
 from modelpool.ports import Call, CallSink
 from modelpool.protocol import messages
-from modelpool.protocol.frames import INFER_PREFIX, Kind
+from modelpool.protocol.frames import CALL_PREFIX, INFER_PREFIX, JSON_BYTES, Kind
 from modelpool.protocol.stream import LARGE_BYTES, FrameConnection
 
 _INFER_HEAD = struct.Struct("<IBBHIQiI")
@@ -119,6 +119,8 @@ class Link(FrameConnection):
             self._failed(call, messages.decode(payload, messages.Failure))
         elif kind == Kind.OBSERVED:
             self._on_observed(messages.decode(payload, messages.Observed))
+        elif kind == Kind.CALL:
+            self._nested(call, payload)
         else:
             self._resolve(call, payload)
 
@@ -137,12 +139,36 @@ class Link(FrameConnection):
         if future is not None and not future.done():
             future.set_result(bytes(payload))
 
+    def _nested(self, number: int, payload: memoryview) -> None:
+        """A model that runs calls another."""
+        parent, json_bytes, version, name_bytes = CALL_PREFIX.unpack_from(payload)
+        start = CALL_PREFIX.size + name_bytes
+        name = bytes(payload[CALL_PREFIX.size : start]).decode("utf-8", "replace")
+        self._calls.nested(NestedCall(self, number, name, version, bytes(payload[start:]), json_bytes), self.pending.get(parent))
+
     def closed(self) -> None:
         asked, self._asked = self._asked, {}
         for future in asked.values():
             if not future.done():
                 future.set_exception(LinkLost())
         self._on_closed()
+
+
+class NestedCall(Call):
+    """A call that a model made while it ran: the worker that runs it gets the answer."""
+
+    def __init__(self, link: Link, number: int, model: str, version: int, body: bytes, json_bytes: int) -> None:
+        super().__init__(model, version, body, json_bytes)
+        self._link = link
+        self._number = number
+
+    def answer(self, json_bytes: int, body: bytes | bytearray | memoryview) -> None:
+        self._link.send(Kind.CALLED, 0, self._number, b"".join((JSON_BYTES.pack(json_bytes), body)))
+
+    def fail(self, error: Exception) -> None:
+        known = error if isinstance(error, ModelpoolError) else ModelpoolError(f"internal error: {error!r}")
+        failure = messages.Failure(code=known.code, message=known.message, retry_after_s=known.retry_after_s)
+        self._link.send(Kind.CALL_FAILED, 0, self._number, messages.encode(failure))
 
 
 class Route:

@@ -26,7 +26,12 @@ executions (u16: 1 for the first request of a run, 0 for those that shared it)."
 ANSWER_HEAD = struct.Struct("<IBBHIQiIIHH")
 """HEADER and ANSWER_PREFIX in one."""
 
-WIRE_VERSION = 1
+CALL_PREFIX = struct.Struct("<QiIH")
+"""parent (u64: the call that is being run), json_bytes (i32), version (u32), bytes of the model's name (u16)."""
+
+JSON_BYTES = struct.Struct("<i")
+
+WIRE_VERSION = 2
 
 
 class Kind(IntEnum):
@@ -46,6 +51,9 @@ class Kind(IntEnum):
     STOP = 12  # server -> worker: empty; end after what was accepted
     INFER_ALONE = 14  # as INFER, but run by itself: it was running when a process died
     CANCEL = 13  # server -> worker: empty; call says which INFER need not be answered any more
+    CALL = 15  # worker -> server: CALL_PREFIX, the model's name, a body: a model calls another (BLS)
+    CALLED = 16  # server -> worker: json_bytes (i32) and the body; answers CALL
+    CALL_FAILED = 17  # server -> worker: Failure; answers CALL
 
 
 def frame(kind: int, copy: int, call: int, payload: bytes = b"") -> bytes:

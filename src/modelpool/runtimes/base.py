@@ -68,7 +68,8 @@ class LoadedModel(Protocol):
 
     inputs, outputs: as metadata shows them, batch dimension included; max_batch: rows that may run together (0: requests run one by one
     and have no batch dimension); batches: whether requests may be put together (`dynamic_batching`); max_delay_s: how long a run may wait
-    for more requests; slots: runs that may go on at once; whole_process: its process holds nothing else, so all of it is charged.
+    for more requests; slots: runs that may go on at once; whole_process: its process holds nothing else, so all of it is charged;
+    quick: a run that is short may go on the worker's event loop (it waits for nothing).
     """
 
     inputs: tuple[TensorMeta, ...]
@@ -78,6 +79,7 @@ class LoadedModel(Protocol):
     max_delay_s: float
     slots: int
     whole_process: bool
+    quick: bool
 
     def execute(self, version: int, requests: Sequence[InferenceRequest]) -> Sequence[Outcome]:
         """Run requests of one version together; one outcome each, in order. Raises only where the whole run failed."""

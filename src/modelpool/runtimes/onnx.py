@@ -34,6 +34,7 @@ class OnnxModel:
     """
 
     whole_process = False
+    quick = True
 
     def __init__(self, spec: LoadSpec) -> None:
         config = spec.config

@@ -15,7 +15,7 @@ from typing import Any
 
 from modelpool.errors import LoadFailed, ModelError, ModelpoolError, UnknownVersion
 from modelpool.protocol.messages import LoadSpec, VersionSpec
-from modelpool.runtimes import pb_utils
+from modelpool.runtimes import calls, pb_utils
 from modelpool.runtimes.base import InferenceRequest, LoadedModel, Outcome
 from modelpool.runtimes.pymodel.checks import Checks
 from modelpool.runtimes.pymodel.config import completed, max_delay_s, ports, refuse_unknown_ways, slot_names
@@ -42,6 +42,7 @@ class PythonModel:
     """A loaded Python model: for each version, as many slots as `instance_group` asks for."""
 
     whole_process = True
+    quick = False
 
     def __init__(self, spec: LoadSpec) -> None:
         pb_utils.register(spec.model)
@@ -162,7 +163,7 @@ class PythonModel:
     def _run(self, version: int, views: list[pb_utils.InferenceRequest], wanted: list[tuple[str, ...]]) -> list[Outcome]:
         slot = self._free[version].get()
         try:
-            return self._checks.outcomes(slot.execute(views), views, wanted)
+            return self._checks.outcomes(slot.execute(views, calls.parent()), views, wanted)
         except Raised as raised:
             told = f"execute of model {self._spec.model!r} raised {located(raised.error, self._folder)}"
             return [ModelError(told) for _ in views]

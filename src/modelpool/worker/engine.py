@@ -16,6 +16,7 @@ from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, FrameConnection
 from modelpool.runtimes.base import LoadedModel
 from modelpool.worker import loads
+from modelpool.worker.calls import OutgoingCalls
 from modelpool.worker.codec import decode_item
 from modelpool.worker.hosted import Hosted
 from modelpool.worker.memory import RunProbe, private_bytes, trim
@@ -66,6 +67,7 @@ class Engine:
         self._sent: list[int] = []
         self._stopping = False
         self._ran_since_trim = False
+        self.outgoing = OutgoingCalls(loop)
 
     # --- requests ----------------------------------------------------------------------------------------------------------------
     def infer(self, link: FrameConnection, copy: int, call: int, payload: memoryview, alone: bool = False) -> None:
@@ -285,6 +287,7 @@ class Engine:
         """Answers go to this connection from now on; what waits for another one is dropped."""
         if link is not self.link:
             self.link = link
+            self.outgoing.connect(link)
             for hosted in list(self.copies.values()):
                 hosted.clear()
                 self._retire_if_done(hosted)

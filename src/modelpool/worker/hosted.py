@@ -106,7 +106,7 @@ class Hosted:
         """The requests of the next run; those whose time ran out are moved to `late`."""
         queue = self.queue
         most = self.model.max_batch if self.model.batches else 0
-        if self._estimate_s < INLINE_S:
+        if self.model.quick and self._estimate_s < INLINE_S:
             most = min(most, INLINE_ITEMS)
         items: list[Item] = []
         rows = 0
@@ -126,7 +126,7 @@ class Hosted:
     # --- how it runs -------------------------------------------------------------------------------------------------------------
     def is_quick(self, size_bytes: int) -> bool:
         """Whether a run with so many bytes of input may go on the event loop."""
-        return self._estimate_s < INLINE_S and self._penalty == 0 and not self.wants_measure(size_bytes)
+        return self.model.quick and self._estimate_s < INLINE_S and self._penalty == 0 and not self.wants_measure(size_bytes)
 
     def wants_measure(self, size_bytes: int) -> bool:
         """Whether the memory of a run with so many bytes of input is to be measured."""

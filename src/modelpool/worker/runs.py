@@ -15,6 +15,7 @@ from modelpool.protocol.frames import ANSWER_HEAD, ANSWER_PREFIX, Kind, frame
 from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, Bytes
+from modelpool.runtimes import calls
 from modelpool.runtimes.base import Alike, Answer, InferenceRequest, LoadedModel, Outcome
 from modelpool.worker.memory import RunProbe
 
@@ -59,6 +60,7 @@ def run(copy: int, spec: messages.LoadSpec, model: LoadedModel, items: Sequence[
     """Run the items together; each gets its own answer or error. A run that fails as a whole is tried again one by one."""
     slots = table.mark([item.call for item in items])
     before = probe.start() if probe else (0, 0)
+    calls.begin_run(items[0].call)
     started = time.monotonic()
     outcomes = _execute(model, items)
     ended = time.monotonic()

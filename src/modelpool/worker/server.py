@@ -21,6 +21,7 @@ from modelpool.protocol.frames import WIRE_VERSION, Kind
 from modelpool.protocol.record import WorkerRecord, listen, read_records, remove_files, running_path, socket_path, start_ticks, write_record
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import FrameConnection
+from modelpool.runtimes import calls
 from modelpool.worker.engine import Engine
 from modelpool.worker.memory import bound_log, private_bytes
 
@@ -89,6 +90,10 @@ class ServerLink(FrameConnection):
             self._engine.cancel(self, copy, call)
         elif kind == Kind.PROBE:
             self._engine.observe(call, {})
+        elif kind == Kind.CALLED:
+            self._engine.outgoing.answered(call, payload)
+        elif kind == Kind.CALL_FAILED:
+            self._engine.outgoing.failed(call, messages.decode(payload, messages.Failure))
 
     def closed(self) -> None:
         self._worker.disconnected(self)
@@ -110,6 +115,7 @@ class Worker:
             isolated=settings.isolated,
             verify_timeout_s=settings.verify_timeout_s,
         )
+        calls.connect(self.engine.outgoing.send)
         self.connections: set[ServerLink] = set()
         self._unconnected = asyncio.Event()
         self._current: ServerLink | None = None

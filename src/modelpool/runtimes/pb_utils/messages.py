@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from modelpool.runtimes.pb_utils import bls
 from modelpool.runtimes.pb_utils.errors import TritonError, TritonModelException, later
 from modelpool.runtimes.pb_utils.tensors import Tensor
 
@@ -145,13 +146,22 @@ class InferenceRequest:
         """Refused: raises TritonModelException."""
         raise TritonModelException("decoupled answers come with a later version of modelpool; return the responses from execute()")
 
-    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> NoReturn:
-        """Refused: raises TritonModelException."""
-        later(f"calls from one model to another (BLS, here to {self._model_name!r}) are")
+    def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        """Run the request on the model that it names, and wait: its InferenceResponse, which may hold an error.
 
-    def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> NoReturn:
-        """Refused: raises TritonModelException."""
-        later(f"calls from one model to another (BLS, here to {self._model_name!r}) are")
+        decoupled: an iterator over its responses instead; execution_timeout: in microseconds, 0 for the server's own limit.
+        """
+        response = bls.run(self, execution_timeout)
+        return iter([response]) if decoupled else response
+
+    async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
+        """The same, to be awaited; an asynchronous iterator where decoupled."""
+        response = await bls.run_async(self, execution_timeout)
+        return _each(response) if decoupled else response
+
+
+async def _each(response: InferenceResponse) -> AsyncIterator[InferenceResponse]:
+    yield response
 
 
 class InferenceResponse:

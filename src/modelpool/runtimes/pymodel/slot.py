@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from modelpool.runtimes import pb_utils
+from modelpool.runtimes import calls, pb_utils
 
 T = TypeVar("T")
 
@@ -51,9 +51,9 @@ class Slot:
         """Make the model object and initialise it; raises Raised."""
         self.call(lambda: self._open(kind, arguments))
 
-    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> Any:
-        """Whatever the model's execute returns; raises Raised."""
-        return self.call(lambda: self._execute(list(requests)))
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest], parent: int) -> Any:
+        """Whatever the model's execute returns; raises Raised. parent: for which call it runs."""
+        return self.call(lambda: self._execute(list(requests), parent))
 
     def begin_close(self) -> Future[None]:
         """Begin to finalise; the future holds Raised where that failed. The slot is of no use afterwards."""
@@ -67,7 +67,8 @@ class Slot:
             model.initialize(arguments)
         self._model = model
 
-    def _execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
+    def _execute(self, requests: list[pb_utils.InferenceRequest], parent: int) -> Any:
+        calls.begin_run(parent)
         answer = self._model.execute(requests)
         if not inspect.iscoroutine(answer):
             return answer
