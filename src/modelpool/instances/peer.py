@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from modelpool.instances.process import Process, default_python, log_tail, spawn
 from modelpool.ports import Call, CallSink, Clock
 from modelpool.protocol import messages
 from modelpool.protocol.frames import WIRE_VERSION, Kind
-from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, remove_files, running_path, socket_path
+from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, listener, remove_files, running_path, socket_path
 from modelpool.protocol.running import TABLE_BYTES, read_running
 
 _LAST_ANSWERS_S = 1.0
@@ -28,15 +30,16 @@ _CONNECT_POLL_S = 0.01
 class EmbeddedSettings:
     """How embedded workers are started and watched; times in seconds.
 
-    orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; load_timeout_s: a longer load has
-    its process killed; verify_timeout_s: how long an unload waits for its memory; stop_timeout_s: from STOP to SIGKILL; probe_s: between
-    measurements, and how long a worker may be stopped by a signal before it is killed; stuck_s: a worker with nothing to do that does not
-    answer for so long is killed; preload: runtimes that the shared
-    worker imports at its start, so that no model is charged for them.
+    orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; adopt_timeout_s: until one that
+    was found answers; load_timeout_s: a longer load has its process killed; verify_timeout_s: how long an unload waits for its memory;
+    stop_timeout_s: from STOP to SIGKILL; probe_s: between measurements, and how long a worker may be stopped by a signal before it is
+    killed; stuck_s: a worker with nothing to do that does not answer for so long is killed; preload: runtimes that the shared worker
+    imports at its start, so that no model is charged for them.
     """
 
     orphan_grace_s: float = 60.0
     start_timeout_s: float = 60.0
+    adopt_timeout_s: float = 10.0
     load_timeout_s: float = 600.0
     verify_timeout_s: float = 1.0
     stop_timeout_s: float = 5.0
@@ -119,6 +122,7 @@ class Peer:
         """Start the process and greet it; raises SetupError."""
         remove_files(self._run_dir, self.name)
         arguments = ["--run-dir", str(self._run_dir), "--name", self.name]
+        arguments += ["--server", str(os.getpid())]
         arguments += ["--orphan-grace", str(self._settings.orphan_grace_s), "--verify-timeout", str(self._settings.verify_timeout_s)]
         if self.shared:
             for runtime in self._settings.preload:
@@ -129,21 +133,34 @@ class Peer:
         return await self._greet()
 
     async def adopt(self, record: WorkerRecord) -> messages.Welcome:
-        """Greet a process that an earlier server started; raises SetupError."""
+        """Greet a process that an earlier server started; raises SetupError. Only one that listens is taken for what the record says."""
         try:
+            sock = connect(socket_path(self._run_dir, self.name))
+        except OSError as error:
+            raise SetupError(f"worker {self.name} cannot be reached: {error.strerror}") from error
+        try:
+            if listener(sock) != record.pid:
+                raise SetupError(f"worker {self.name} cannot be reached: process {listener(sock)} listens in its place")
             self._process = Process(record.pid, self._exited, own=False)
+            if is_stopped(record.pid):
+                self.kill("a signal had stopped it")
+                await self.ended()
+                raise SetupError(f"worker {self.name} was stopped by a signal; it was ended")
         except ProcessLookupError as error:
+            sock.close()
             raise SetupError(f"worker {self.name} has ended") from error
-        if is_stopped(record.pid):
-            self.kill("a signal had stopped it")
-            await self.ended()
-            raise SetupError(f"worker {self.name} was stopped by a signal; it was ended")
-        return await self._greet()
+        except SetupError:
+            sock.close()
+            raise
+        return await self._greet(sock)
 
-    async def _greet(self) -> messages.Welcome:
+    async def _greet(self, sock: socket.socket | None = None) -> messages.Welcome:
+        timeout_s = self._settings.start_timeout_s if sock is None else self._settings.adopt_timeout_s
         try:
-            async with asyncio.timeout(self._settings.start_timeout_s):
-                await self._connect()
+            async with asyncio.timeout(timeout_s):
+                if sock is None:
+                    sock = await self._connect()
+                await self._loop.create_unix_connection(lambda: self.link, sock=sock)
                 hello = messages.Hello(wire_version=WIRE_VERSION, server=self.name)
                 payload = await self.link.ask(Kind.HELLO, 0, messages.encode(hello))
         except (TimeoutError, LinkLost) as error:
@@ -168,18 +185,15 @@ class Peer:
             return f"the disk of {self._run_dir} is full: free some space, or name another folder with --state-dir"
         return f"see {self.log}"
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> socket.socket:
         path = socket_path(self._run_dir, self.name)
         while True:
             if self._exit is not None:
                 raise LinkLost
             try:
-                sock = connect(path)
+                return connect(path)
             except OSError:
                 await asyncio.sleep(_CONNECT_POLL_S)
-                continue
-            await self._loop.create_unix_connection(lambda: self.link, sock=sock)
-            return
 
     # --- what it is asked ------------------------------------------------------------------------------------------------------------
     async def load(self, spec: messages.LoadSpec) -> messages.Loaded:
