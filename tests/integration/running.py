@@ -51,6 +51,7 @@ class RunningServer:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
+            self.process.stdout.close()
             raise AssertionError(f"it did not start: {self.log.read_text()[-2000:]}")
         self.about = json.loads(line)
         self.client = httpx.Client(base_url=self.about["url"], timeout=LIMIT_S, trust_env=False)

@@ -235,8 +235,7 @@ class Peer:
         now = self._clock()
         stopped_before, self._was_stopped = self._was_stopped, is_stopped(self.pid)
         if stopped_before and self._was_stopped:
-            self._from_outside = True
-            self.kill("a signal stopped it and it did not go on")
+            self.kill("a signal stopped it and it did not go on", from_outside=True)
             return
         if self._up_since is None:
             return  # what it is asked before it is connected is lost
@@ -253,9 +252,11 @@ class Peer:
         return max(0, (anonymous_bytes(self._process.pid) or 0) - self.baseline_bytes)
 
     # --- its end ---------------------------------------------------------------------------------------------------------------------
-    def kill(self, reason: str) -> None:
-        """End the process at once."""
-        self._killed_for = self._killed_for or reason
+    def kill(self, reason: str, *, from_outside: bool = False) -> None:
+        """End the process at once. from_outside: for something that none of its models did."""
+        if self._killed_for is None:
+            self._killed_for = reason
+            self._from_outside = from_outside
         if self._process is not None:
             self._process.kill()
 
