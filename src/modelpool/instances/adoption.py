@@ -64,6 +64,9 @@ async def adopt_workers(run_dir: Path, instance: str, make_peer: Callable[[str],
     for group in members.values():
         whole = _whole_copy(group)
         if whole is None:
+            for peer, welcome in group:
+                if not welcome.copies:
+                    peer.kill("its server died before it had loaded anything", from_outside=True)
             useless += [peer for peer, _ in group]
         else:
             adopted.copies[whole.spec.copy] = whole
