@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class DeadlyLoad(LoadFailed):
 
 
 class InterruptedLoad(LoadFailed):
-    """The process ended for something that no model did; another one may load it."""
+    """The process ended before it began the load, or for something that no model did; another one may load it."""
 
 
 class Peer:
@@ -112,6 +112,7 @@ class Peer:
         self._killed_for: str | None = None
         self._from_outside = False
         self._was_stopped = False
+        self._started: Container[int] = ()
         self._detached = False
         self._probed_at: float | None = None
         self.death: Death | None = None
@@ -208,14 +209,14 @@ class Peer:
             message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
             raise DeadlyLoad(message) from error
         except LinkLost as error:
-            raise self._died_loading(spec, await self.ended()) from error
+            raise self._died_loading(spec, await self.ended(), error.call in self._started) from error
         if self.death is not None:
-            raise self._died_loading(spec, self.death)
+            raise self._died_loading(spec, self.death, False)
         return messages.decode(payload, messages.Loaded)
 
-    def _died_loading(self, spec: messages.LoadSpec, death: Death) -> LoadFailed:
-        if death.from_outside:
-            return InterruptedLoad(f"the worker process of {spec.model} was ended while it loaded ({death.reason})")
+    def _died_loading(self, spec: messages.LoadSpec, death: Death, begun: bool) -> LoadFailed:
+        if death.from_outside or not begun:
+            return InterruptedLoad(f"the worker process ended before it had loaded {spec.model} ({death.reason})")
         last = log_tail(self.log)
         return DeadlyLoad(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
 
@@ -306,7 +307,7 @@ class Peer:
     def _gone(self) -> None:
         if self.death is not None:
             return
-        started = read_running(running_path(self._run_dir, self.name))
+        self._started = started = read_running(running_path(self._run_dir, self.name))
         lost = tuple((call, call.begun and call.callid in started) for call in self.link.take_pending())
         reason = f"{self._killed_for}, {self._exit}" if self._killed_for else (self._exit or "ended")
         lived_s = self._clock() - self._up_since if self._up_since is not None else 0.0
