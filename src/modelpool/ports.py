@@ -88,6 +88,9 @@ class Instance(Protocol):
     async def stop(self, *, keep: bool = False) -> None:
         """End the processes (keep: leave them for the next server)."""
 
+    def kill(self) -> None:
+        """End the processes at once, whatever they do, for good; also while `start` or `stop` goes on."""
+
     def describe(self) -> dict[str, Any]:
         """Figures for people: processes with pid, private bytes, state."""
 

@@ -51,8 +51,13 @@ class RunningServer:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
+            self.process.stdout.close()
             raise AssertionError(f"it did not start: {self.log.read_text()[-2000:]}")
         self.about = json.loads(line)
+        self.connect()
+
+    def connect(self) -> None:
+        """A new client, without connections so far."""
         self.client = httpx.Client(base_url=self.about["url"], timeout=LIMIT_S, trust_env=False)
 
     def infer(self, model: str, value: float = 1.0, **parameters: Any) -> httpx.Response:

@@ -75,7 +75,10 @@ class Gate:
 
 
 class Orders:
-    """What ONNX models in the workers of servers that are started from now on do besides: see `faulty/obeying_runtime.py`."""
+    """What ONNX models in the workers of servers that are started from now on do besides: see `faulty/orders.py`.
+
+    The model `worker` is every worker, its step `start` is before it listens.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
@@ -84,7 +87,7 @@ class Orders:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (FAULTY, os.environ.get("PYTHONPATH")))))
 
     def die(self, model: str, step: str) -> None:
-        """Its process ends at this step, `load` or `close`."""
+        """Its process ends at this step: `load` or `close`."""
         (self._folder / f"{model}.{step}").write_text("die")
 
     def wait(self, model: str, step: str) -> None:
@@ -95,6 +98,10 @@ class Orders:
         """Nothing of the kind any more."""
         (self._folder / f"{model}.{step}").unlink()
 
+    def waiting(self, model: str, step: str) -> set[int]:
+        """Processes in which it came there and waited."""
+        return {int(path.suffix[1:]) for path in self._folder.glob(f"{model}.{step}.waiting.*")}
+
     def reached(self, model: str, step: str) -> None:
         """Wait until it waits there."""
-        until((self._folder / f"{model}.{step}.waiting").exists, f"the {step} of {model}")
+        until(lambda: self.waiting(model, step), f"the {step} of {model}")

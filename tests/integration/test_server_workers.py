@@ -1,9 +1,10 @@
-"""Workers that are stopped, that die of a load, or that die in the middle of an unload: real servers, real workers, real signals."""
+"""Workers that are stopped or die, and servers that die, in the middle of a load or an unload: real processes, real signals."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,13 +30,18 @@ def settings() -> tuple[str, ...]:
 
 @pytest.fixture
 def server(tmp_path: Path, orders: Orders, settings: tuple[str, ...]) -> Iterator[RunningServer]:
-    """ONNX models `times2`, `times3`, `times5` share a worker; `fine` and `held` have processes of their own."""
+    """ONNX models `times2`, `times3`, `times5` share a worker; `fine`, and `held`, `loads` and `leaves`, which wait at the gate with their
+    answer, their load and their end, have processes of their own.
+    """
     repository = tmp_path / "models"
     repository.mkdir()
     for number in (2, 3, 5):
         scale(repository / f"times{number}.onnx", float(number))
     add_python(repository, "fine")
-    add_python(repository, "held", Gate(tmp_path / "gate").line)
+    line = Gate(tmp_path / "gate").line
+    add_python(repository, "held", line)
+    add_python(repository, "loads", load=line)
+    add_python(repository, "leaves", unload=line)
     with running(repository, tmp_path / "state", "--device", "cpu=2GiB", *settings) as found:
         yield found
 
@@ -160,3 +166,127 @@ def test_a_load_without_an_end_costs_the_shared_worker_once_and_others_nothing(s
     assert before.items() - server.workers().items() == {("local", before["local"])}, (
         "a worker that had nothing to do with it was restarted"
     )
+
+
+# --- killed in the middle of an unload ---------------------------------------------------------------------------------------------
+def ledger(server: RunningServer, kind: str) -> float:
+    """A figure of the device in bytes."""
+    return server.metric(f'modelpool_device_bytes{{device="cpu",instance="local",kind="{kind}"}}')
+
+
+def eject(server: RunningServer, model: str) -> int:
+    return server.client.post(f"/v2/repository/models/{model}/unload").status_code
+
+
+def test_a_shared_worker_that_dies_in_the_middle_of_an_unload(server: RunningServer, orders: Orders) -> None:
+    assert server.value("times2", 2) == 4
+    assert server.value("times3", 2) == 6
+    orders.wait("times2", "close")
+    with ThreadPoolExecutor(2) as pool:
+        ejected = pool.submit(eject, server, "times2")
+        orders.reached("times2", "close")
+        assert server.view("times2")["state"] == "UNLOADING"
+        assert server.value("times3", 3) == 9
+        asked = pool.submit(server.value, "times2", 5)
+        until(lambda: server.view("times2")["queue"] == 1, "a request for the model that leaves")
+        os.kill(server.shared_worker(), signal.SIGKILL)
+        assert ejected.result() == 200
+        assert asked.result() == 10
+    assert server.value("times3", 4) == 12
+    orders.relent("times2", "close")
+    for model in ("times2", "times3"):
+        assert eject(server, model) == 200
+    assert [ledger(server, kind) for kind in ("resident", "loading", "unreturned")] == [0, 0, 0]
+
+
+def test_the_process_of_a_model_that_dies_in_the_middle_of_its_unload(server: RunningServer, tmp_path: Path) -> None:
+    assert server.value("fine", 2) == 4
+    before = server.workers()
+    assert server.value("leaves", 2) == 4
+    (name,) = server.workers().keys() - before.keys()
+    with ThreadPoolExecutor(2) as pool:
+        ejected = pool.submit(eject, server, "leaves")
+        Gate(tmp_path / "gate").reached()
+        asked = pool.submit(server.value, "leaves", 5)
+        until(lambda: server.view("leaves")["queue"] == 1, "a request for the model that leaves")
+        os.kill(server.workers()[name], signal.SIGKILL)
+        assert ejected.result() == 200
+        assert asked.result() == 10
+    Gate(tmp_path / "gate").open()
+    assert before.items() <= server.workers().items()
+    for model in ("leaves", "fine"):
+        assert eject(server, model) == 200
+    assert [ledger(server, kind) for kind in ("resident", "loading", "unreturned")] == [0, 0, 0]
+    assert server.workers().keys() == {"local"}
+
+
+# --- servers that die in the middle ------------------------------------------------------------------------------------------------
+def start_again(server: RunningServer) -> float:
+    """Kill the server and start the next; the seconds that the start took."""
+    server.kill()
+    started = time.monotonic()
+    server.start()
+    return time.monotonic() - started
+
+
+def test_a_server_killed_in_the_middle_of_a_load_and_its_successor(server: RunningServer, orders: Orders) -> None:
+    assert server.value("times2", 2) == 4
+    orders.wait("times5", "load")
+    with ThreadPoolExecutor(1) as pool:
+        broken = pool.submit(server.infer, "times5", 3)
+        orders.reached("times5", "load")
+        before = server.workers()
+        start_again(server)
+        assert broken.exception() is not None
+        assert server.workers() == before
+        assert server.view("times2")["state"] == "READY"
+        assert server.view("times5")["state"] == "UNAVAILABLE"
+        assert server.value("times2", 3) == 6  # while the load of the dead server goes on in the worker
+        asked = pool.submit(server.value, "times5", 3)
+        until(lambda: server.view("times5")["state"] == "LOADING", "the load anew")
+        orders.relent("times5", "load")
+        assert asked.result() == 15
+    assert server.metric('modelpool_loads_total{model="times5"}') == 1
+    assert eject(server, "times5") == 200
+    assert server.value("times5", 4) == 20
+
+
+def test_a_process_in_which_a_load_of_a_dead_server_goes_on_is_ended_at_once(server: RunningServer, tmp_path: Path) -> None:
+    assert server.value("fine", 2) == 4
+    before = server.workers()
+    with ThreadPoolExecutor(1) as pool:
+        broken = pool.submit(server.infer, "loads", 3)
+        Gate(tmp_path / "gate").reached()
+        (name,) = server.workers().keys() - before.keys()
+        loading = server.workers()[name]
+        took_s = start_again(server)
+        assert broken.exception() is not None
+    assert took_s < 4.0  # less than a worker gets to finish what it does
+    assert not alive(loading)
+    assert server.workers() == before
+    assert server.view("fine")["state"] == "READY"
+    Gate(tmp_path / "gate").open()
+    assert server.value("loads", 3) == 6
+
+
+def test_a_server_killed_in_the_middle_of_unloads_and_its_successor(server: RunningServer, orders: Orders, tmp_path: Path) -> None:
+    for model in ("times2", "times3", "leaves"):
+        server.value(model, 2)
+    shared = server.shared_worker()
+    orders.wait("times2", "close")
+    with ThreadPoolExecutor(2) as pool:
+        broken = [pool.submit(eject, server, model) for model in ("times2", "leaves")]
+        orders.reached("times2", "close")
+        Gate(tmp_path / "gate").reached()
+        start_again(server)
+        assert all(one.exception() is not None for one in broken)
+        assert server.workers() == {"local": shared}
+        assert server.view("times3")["state"] == "READY"
+        assert server.view("times2")["state"] == server.view("leaves")["state"] == "UNAVAILABLE"
+        assert server.value("times3", 3) == 9
+        asked = pool.submit(server.value, "times2", 3)
+        until(lambda: server.view("times2")["state"] == "LOADING", "the load anew")
+        orders.relent("times2", "close")
+        assert asked.result() == 6
+    Gate(tmp_path / "gate").open()
+    assert server.value("leaves", 3) == 6

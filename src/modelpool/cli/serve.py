@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import uvloop
@@ -27,6 +27,8 @@ log = logging.getLogger("modelpool.serve")
 _LOOK_S = 0.02
 _SAY_EVERY_S = 1.0
 _NAMED = 5
+_LAST_ANSWERS_S = 1.0
+"""How long those who are left without an answer are told so."""
 
 
 def run(settings: Settings, *, as_json: bool = False) -> None:
@@ -46,6 +48,7 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
     if not await _started(controller, signals):
         return {}
     server = HttpServer(controller, settings.host, settings.http_port)
+    left: Mapping[str, int] = {}
     try:
         await server.start()
         collect_seldom()
@@ -53,11 +56,14 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
         await signals.stop.wait()
         controller.begin_stop()
         closing = asyncio.ensure_future(server.stop(settings.stop_limit_s))
-        await drain(controller, closing, settings.stop_limit_s, signals.at_once)
+        await drain(controller, closing, settings.stop_limit_s, signals.at_once, lambda: len(server.connections()))
         closing.cancel()
+        left = controller.waiting_for()
+        if signals.at_once.is_set():
+            await _give_up(controller)
     finally:
         await server.stop(limit_s=0.0)
-        left = await controller.stop(limit_s=0.0)
+        await _ended(asyncio.ensure_future(controller.stop(limit_s=0.0)), controller, signals)
     if left:
         log.warning("stopped without answers to %s", in_words(left), extra={"kind": "stop"})
     return left
@@ -73,8 +79,34 @@ async def _started(controller: Controller, signals: Signals) -> bool:
         starting.result()
         return True
     starting.cancel()
-    await asyncio.wait({starting})
+    await _ended(starting, controller, signals)
     return False
+
+
+async def _give_up(controller: Controller) -> None:
+    """End all processes; whoever waits is told, as far as that goes quickly."""
+    log.warning("told again to stop: stops at once", extra={"kind": "stop"})
+    controller.kill()
+    now = asyncio.get_running_loop().time
+    until = now() + _LAST_ANSWERS_S
+    while controller.waiting_for() and now() < until:  # noqa: ASYNC110 - calls end in callbacks, not in tasks
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _ended(ending: asyncio.Future[Any], controller: Controller, signals: Signals) -> None:
+    """Wait until the controller has ended; a second signal meanwhile ends its processes at once. Says each second what is waited for."""
+    at_once = asyncio.ensure_future(signals.at_once.wait())
+    while not (ending.done() or at_once.done()):
+        await asyncio.wait({ending, at_once}, timeout=_SAY_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        if not (ending.done() or at_once.done()):
+            count = controller.processes()
+            log.info("waiting for %s to end; signal again to stop at once", counted(count, "worker process", "es"), extra={"kind": "stop"})
+    at_once.cancel()
+    if not ending.done():
+        await _give_up(controller)
+        await asyncio.wait({ending})
+    if not ending.cancelled():
+        ending.result()
 
 
 class Signals:
@@ -102,16 +134,19 @@ class Waiting(Protocol):
         """Requests that are not answered yet, by model."""
 
 
-async def drain(controller: Waiting, closing: asyncio.Future[None], limit_s: float, at_once: asyncio.Event) -> None:
+async def drain(
+    controller: Waiting, closing: asyncio.Future[None], limit_s: float, at_once: asyncio.Event, connections: Callable[[], int] = int
+) -> None:
     """Wait until everything is answered and the connections are closed, the limit is reached or `at_once` is set.
 
     Says each second what is waited for.
     """
     now = asyncio.get_running_loop().time
-    until, say_at = now() + limit_s, now()
+    until, say_at, patient_until = now() + limit_s, now(), now() + _SAY_EVERY_S
     while ((left := controller.waiting_for()) or not closing.done()) and now() < until and not at_once.is_set():
-        if left and now() >= say_at:
-            log.info("waiting for %s; signal again to stop at once", in_words(left), extra={"kind": "stop"})
+        if now() >= (say_at if left else max(say_at, patient_until)):
+            what = in_words(left) if left else f"{counted(connections(), 'connection', 's')} to end"
+            log.info("waiting for %s; signal again to stop at once", what, extra={"kind": "stop"})
             say_at = now() + _SAY_EVERY_S
         await asyncio.sleep(_LOOK_S)
 
@@ -122,7 +157,12 @@ def in_words(left: Mapping[str, int]) -> str:
     order = sorted(left, key=lambda name: (-left[name], name))
     named = ", ".join(f"{name} ({left[name]})" for name in order[:_NAMED])
     more = f" and {len(order) - _NAMED} more models" if len(order) > _NAMED else ""
-    return f"{count} request{'' if count == 1 else 's'}: {named}{more}"
+    return f"{counted(count, 'request', 's')}: {named}{more}"
+
+
+def counted(count: int, what: str, ending: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{count} {what}{'' if count == 1 else ending}"
 
 
 def _ready_line(controller: Controller, url: str, as_json: bool) -> str:

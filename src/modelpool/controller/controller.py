@@ -164,6 +164,15 @@ class Controller:
         await self._close(keep=False)
         return left
 
+    def kill(self) -> None:
+        """End the processes of all instances at once, whatever they do; also while `start` or `stop` goes on."""
+        for instance in self._instances.values():
+            instance.kill()
+
+    def processes(self) -> int:
+        """How many worker processes there are."""
+        return sum(len(instance.describe()["processes"]) for instance in self._instances.values())
+
     async def _close(self, *, keep: bool) -> None:
         await self._background.stop()
         for instance in self._instances.values():

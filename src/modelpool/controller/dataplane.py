@@ -134,11 +134,13 @@ class DataPlane:
         self._feed(RequestArrived(call.request, call.model, deadline))
 
     def cancel(self, call: Call) -> None:
-        """The client went away: a call that waits is dropped; one that was sent keeps its lease until its instance is done with it."""
+        """The client went away: a call that waits is dropped, here or by its instance; one that runs keeps its lease until it has ended."""
         call.cancelled = True
         if self._forget(call.request) is not None:
             self._feed(RequestGone(call.request, call.model))
             self._count(call, "cancelled")
+        elif call.lease is not None and call.lease.live:
+            call.lease.copy.route.cancel(call)
 
     def _forget(self, request: int) -> Call | None:
         call = self._waiting.pop(request, None)
@@ -190,6 +192,9 @@ class DataPlane:
         if code == "model_not_in_cache" and call.members is None:
             self._again(call, "the instance no longer held the model")
             return
+        if code == "cancelled":
+            self._count(call, code)
+            return
         self._fail(call, from_code(code, message, retry_after_s=retry_after_s))
 
     def lost(self, call: Call, started: bool) -> None:
@@ -214,6 +219,7 @@ class DataPlane:
         call.tries += 1
         call.begun = False
         if call.cancelled:
+            self._count(call, "cancelled")
             return
         if call.tries > MOST_TRIES:
             self._fail(call, InstanceLost(f"given up after {call.tries} tries for model '{call.model}': {why}", retry_after_s=1.0))
@@ -223,6 +229,7 @@ class DataPlane:
 
     def _resubmit(self, call: Call) -> None:
         if call.cancelled:
+            self._count(call, "cancelled")
             return
         now = self._clock()
         lease = self._core.try_lease(call.model, now)

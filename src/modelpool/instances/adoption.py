@@ -15,7 +15,7 @@ from modelpool.instances.peer import Peer, stop_all
 from modelpool.instances.resident import Resident
 from modelpool.protocol.frames import WIRE_VERSION
 from modelpool.protocol.messages import HeldCopy, Welcome
-from modelpool.protocol.record import WorkerRecord, read_records, remove_files, start_ticks
+from modelpool.protocol.record import WorkerRecord, names_of_files, read_records, remove_files, start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,9 @@ class Adopted:
 
 async def adopt_workers(run_dir: Path, instance: str, make_peer: Callable[[str], Peer]) -> Adopted:
     """Greet the living workers of an instance; stop those that are of no use; remove what dead ones left."""
-    greeted = await asyncio.gather(*(_greet(run_dir, record, make_peer) for record in read_records(run_dir) if _is_of(record, instance)))
+    greeted = await asyncio.gather(
+        *(_greet(run_dir, record, make_peer) for record in read_records(run_dir) if _is_of(record.name, instance))
+    )
     adopted = Adopted()
     useless: list[Peer] = []
     members: dict[str, list[tuple[Peer, Welcome]]] = {}
@@ -62,21 +64,26 @@ async def adopt_workers(run_dir: Path, instance: str, make_peer: Callable[[str],
     for group in members.values():
         whole = _whole_copy(group)
         if whole is None:
+            for peer, welcome in group:
+                if not welcome.copies:
+                    peer.kill("its server died before it had loaded anything", from_outside=True)
             useless += [peer for peer, _ in group]
         else:
             adopted.copies[whole.spec.copy] = whole
             adopted.peers += whole.peers
     await stop_all(useless)
+    for name in names_of_files(run_dir) - {peer.name for peer in adopted.peers}:
+        if _is_of(name, instance):
+            remove_files(run_dir, name)
     return adopted
 
 
-def _is_of(record: WorkerRecord, instance: str) -> bool:
-    return record.name == instance or record.name.startswith(f"{instance}+")
+def _is_of(name: str, instance: str) -> bool:
+    return name == instance or name.startswith(f"{instance}+")
 
 
 async def _greet(run_dir: Path, record: WorkerRecord, make_peer: Callable[[str], Peer]) -> tuple[Peer, Welcome] | None:
     if start_ticks(record.pid) != record.start_ticks:
-        remove_files(run_dir, record.name)
         return None
     peer = make_peer(record.name)
     try:

@@ -18,7 +18,7 @@ import msgspec
 
 from modelpool.core.events import CopyLost, Event, Held, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed, Unloaded
 from modelpool.errors import LoadFailed as LoadFailedError
-from modelpool.errors import ModelpoolError, SetupError
+from modelpool.errors import ModelpoolError, SetupError, ShuttingDown
 from modelpool.instances.adoption import adopt_workers, member_name
 from modelpool.instances.link import Route, SpreadRoute
 from modelpool.instances.peer import DeadlyLoad, Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
@@ -113,6 +113,12 @@ class EmbeddedInstance:
             self._peers.clear()
         else:
             await stop_all(list(self._peers))
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do, for good; also while `start` or `stop` goes on."""
+        self._stopping = True
+        for peer in self._peers:
+            peer.kill("the server was told to stop at once", from_outside=True)
 
     def _peer(self, name: str) -> Peer:
         return Peer(
@@ -246,15 +252,16 @@ class EmbeddedInstance:
     async def _load(self, generation: int, spec: messages.LoadSpec, isolated: bool) -> None:
         try:
             resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
-        except InterruptedLoad as interrupted:
-            log.warning("%s; it is loaded anew", interrupted.message)
-            if generation == self._generation and not self._down:
-                await self._load(generation, spec, isolated)
-            return
         except ModelpoolError as error:
-            code = "load_failed" if isinstance(error, SetupError) else error.code
-            died = isinstance(error, DeadlyLoad)
-            self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
+            if self._stopping:
+                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, ShuttingDown.code, "the server is stopping"))
+            elif isinstance(error, InterruptedLoad) and generation == self._generation and not self._down:
+                log.warning("%s; it is loaded anew", error.message)
+                await self._load(generation, spec, isolated)
+            else:
+                code = "load_failed" if isinstance(error, SetupError) else error.code
+                died = isinstance(error, DeadlyLoad)
+                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
             return
         if generation != self._generation or self._down:
             return  # its process went with that generation

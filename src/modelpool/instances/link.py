@@ -23,7 +23,11 @@ _ANSWER, _INFER, _INFER_ALONE = int(Kind.ANSWER), int(Kind.INFER), int(Kind.INFE
 
 
 class LinkLost(Exception):
-    """The connection ended before the worker answered."""
+    """The connection ended before the worker answered. call: the number of what it was asked (0: that was never sent)."""
+
+    def __init__(self, call: int = 0) -> None:
+        super().__init__(call)
+        self.call = call
 
 
 class Link(FrameConnection):
@@ -148,9 +152,9 @@ class Link(FrameConnection):
 
     def closed(self) -> None:
         asked, self._asked = self._asked, {}
-        for future in asked.values():
+        for call, future in asked.items():
             if not future.done():
-                future.set_exception(LinkLost())
+                future.set_exception(LinkLost(call))
         self._on_closed()
 
 

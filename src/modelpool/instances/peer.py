@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-from collections.abc import Callable, Iterable
+import socket
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from modelpool.instances.process import Process, default_python, log_tail, spawn
 from modelpool.ports import Call, CallSink, Clock
 from modelpool.protocol import messages
 from modelpool.protocol.frames import WIRE_VERSION, Kind
-from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, remove_files, running_path, socket_path
+from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, listener, remove_files, running_path, socket_path
 from modelpool.protocol.running import TABLE_BYTES, read_running
 
 _LAST_ANSWERS_S = 1.0
@@ -28,15 +30,16 @@ _CONNECT_POLL_S = 0.01
 class EmbeddedSettings:
     """How embedded workers are started and watched; times in seconds.
 
-    orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; load_timeout_s: a longer load has
-    its process killed; verify_timeout_s: how long an unload waits for its memory; stop_timeout_s: from STOP to SIGKILL; probe_s: between
-    measurements, and how long a worker may be stopped by a signal before it is killed; stuck_s: a worker with nothing to do that does not
-    answer for so long is killed; preload: runtimes that the shared
-    worker imports at its start, so that no model is charged for them.
+    orphan_grace_s: how long they outlive a killed server; start_timeout_s: from spawn to first answer; adopt_timeout_s: until one that
+    was found answers; load_timeout_s: a longer load has its process killed; verify_timeout_s: how long an unload waits for its memory;
+    stop_timeout_s: from STOP to SIGKILL; probe_s: between measurements, and how long a worker may be stopped by a signal before it is
+    killed; stuck_s: a worker with nothing to do that does not answer for so long is killed; preload: runtimes that the shared worker
+    imports at its start, so that no model is charged for them.
     """
 
     orphan_grace_s: float = 60.0
     start_timeout_s: float = 60.0
+    adopt_timeout_s: float = 10.0
     load_timeout_s: float = 600.0
     verify_timeout_s: float = 1.0
     stop_timeout_s: float = 5.0
@@ -69,7 +72,7 @@ class DeadlyLoad(LoadFailed):
 
 
 class InterruptedLoad(LoadFailed):
-    """The process ended for something that no model did; another one may load it."""
+    """The process ended before it began the load, or for something that no model did; another one may load it."""
 
 
 class Peer:
@@ -109,6 +112,7 @@ class Peer:
         self._killed_for: str | None = None
         self._from_outside = False
         self._was_stopped = False
+        self._started: Container[int] = ()
         self._detached = False
         self._probed_at: float | None = None
         self.death: Death | None = None
@@ -119,6 +123,7 @@ class Peer:
         """Start the process and greet it; raises SetupError."""
         remove_files(self._run_dir, self.name)
         arguments = ["--run-dir", str(self._run_dir), "--name", self.name]
+        arguments += ["--server", str(os.getpid())]
         arguments += ["--orphan-grace", str(self._settings.orphan_grace_s), "--verify-timeout", str(self._settings.verify_timeout_s)]
         if self.shared:
             for runtime in self._settings.preload:
@@ -129,21 +134,34 @@ class Peer:
         return await self._greet()
 
     async def adopt(self, record: WorkerRecord) -> messages.Welcome:
-        """Greet a process that an earlier server started; raises SetupError."""
+        """Greet a process that an earlier server started; raises SetupError. Only one that listens is taken for what the record says."""
         try:
+            sock = connect(socket_path(self._run_dir, self.name))
+        except OSError as error:
+            raise SetupError(f"worker {self.name} cannot be reached: {error.strerror}") from error
+        try:
+            if listener(sock) != record.pid:
+                raise SetupError(f"worker {self.name} cannot be reached: process {listener(sock)} listens in its place")
             self._process = Process(record.pid, self._exited, own=False)
+            if is_stopped(record.pid):
+                self.kill("a signal had stopped it")
+                await self.ended()
+                raise SetupError(f"worker {self.name} was stopped by a signal; it was ended")
         except ProcessLookupError as error:
+            sock.close()
             raise SetupError(f"worker {self.name} has ended") from error
-        if is_stopped(record.pid):
-            self.kill("a signal had stopped it")
-            await self.ended()
-            raise SetupError(f"worker {self.name} was stopped by a signal; it was ended")
-        return await self._greet()
+        except SetupError:
+            sock.close()
+            raise
+        return await self._greet(sock)
 
-    async def _greet(self) -> messages.Welcome:
+    async def _greet(self, sock: socket.socket | None = None) -> messages.Welcome:
+        timeout_s = self._settings.start_timeout_s if sock is None else self._settings.adopt_timeout_s
         try:
-            async with asyncio.timeout(self._settings.start_timeout_s):
-                await self._connect()
+            async with asyncio.timeout(timeout_s):
+                if sock is None:
+                    sock = await self._connect()
+                await self._loop.create_unix_connection(lambda: self.link, sock=sock)
                 hello = messages.Hello(wire_version=WIRE_VERSION, server=self.name)
                 payload = await self.link.ask(Kind.HELLO, 0, messages.encode(hello))
         except (TimeoutError, LinkLost) as error:
@@ -168,18 +186,15 @@ class Peer:
             return f"the disk of {self._run_dir} is full: free some space, or name another folder with --state-dir"
         return f"see {self.log}"
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> socket.socket:
         path = socket_path(self._run_dir, self.name)
         while True:
             if self._exit is not None:
                 raise LinkLost
             try:
-                sock = connect(path)
+                return connect(path)
             except OSError:
                 await asyncio.sleep(_CONNECT_POLL_S)
-                continue
-            await self._loop.create_unix_connection(lambda: self.link, sock=sock)
-            return
 
     # --- what it is asked ------------------------------------------------------------------------------------------------------------
     async def load(self, spec: messages.LoadSpec) -> messages.Loaded:
@@ -194,14 +209,14 @@ class Peer:
             message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
             raise DeadlyLoad(message) from error
         except LinkLost as error:
-            raise self._died_loading(spec, await self.ended()) from error
+            raise self._died_loading(spec, await self.ended(), error.call in self._started) from error
         if self.death is not None:
-            raise self._died_loading(spec, self.death)
+            raise self._died_loading(spec, self.death, False)
         return messages.decode(payload, messages.Loaded)
 
-    def _died_loading(self, spec: messages.LoadSpec, death: Death) -> LoadFailed:
-        if death.from_outside:
-            return InterruptedLoad(f"the worker process of {spec.model} was ended while it loaded ({death.reason})")
+    def _died_loading(self, spec: messages.LoadSpec, death: Death, begun: bool) -> LoadFailed:
+        if death.from_outside or not begun:
+            return InterruptedLoad(f"the worker process ended before it had loaded {spec.model} ({death.reason})")
         last = log_tail(self.log)
         return DeadlyLoad(f"the worker process died while loading {spec.model} ({death.reason}); its last words: {last or 'none'}")
 
@@ -221,8 +236,7 @@ class Peer:
         now = self._clock()
         stopped_before, self._was_stopped = self._was_stopped, is_stopped(self.pid)
         if stopped_before and self._was_stopped:
-            self._from_outside = True
-            self.kill("a signal stopped it and it did not go on")
+            self.kill("a signal stopped it and it did not go on", from_outside=True)
             return
         if self._up_since is None:
             return  # what it is asked before it is connected is lost
@@ -239,9 +253,11 @@ class Peer:
         return max(0, (anonymous_bytes(self._process.pid) or 0) - self.baseline_bytes)
 
     # --- its end ---------------------------------------------------------------------------------------------------------------------
-    def kill(self, reason: str) -> None:
-        """End the process at once."""
-        self._killed_for = self._killed_for or reason
+    def kill(self, reason: str, *, from_outside: bool = False) -> None:
+        """End the process at once. from_outside: for something that none of its models did."""
+        if self._killed_for is None:
+            self._killed_for = reason
+            self._from_outside = from_outside
         if self._process is not None:
             self._process.kill()
 
@@ -291,7 +307,7 @@ class Peer:
     def _gone(self) -> None:
         if self.death is not None:
             return
-        started = read_running(running_path(self._run_dir, self.name))
+        self._started = started = read_running(running_path(self._run_dir, self.name))
         lost = tuple((call, call.begun and call.callid in started) for call in self.link.take_pending())
         reason = f"{self._killed_for}, {self._exit}" if self._killed_for else (self._exit or "ended")
         lived_s = self._clock() - self._up_since if self._up_since is not None else 0.0

@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+_KINDS = (".json", ".tmp", ".sock", ".running")
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +65,21 @@ def read_records(run_dir: Path) -> list[WorkerRecord]:
 
 def remove_files(run_dir: Path, name: str) -> None:
     """Remove all that a worker left."""
-    for path in (record_path(run_dir, name), socket_path(run_dir, name), running_path(run_dir, name)):
-        path.unlink(missing_ok=True)
+    for kind in _KINDS:
+        # A folder that has taken the place of one of them is none of ours; the next worker says that it is in its way.
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            (run_dir / f"{name}{kind}").unlink()
+
+
+def names_of_files(run_dir: Path) -> set[str]:
+    """Names of workers of which there is any file, readable or not."""
+    return {path.name.removesuffix(path.suffix) for path in run_dir.iterdir() if path.suffix in _KINDS}
+
+
+def listener(sock: socket.socket) -> int:
+    """Process id of who listens at the other end of a connected Unix socket (0: of another container)."""
+    pid: int = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+    return pid
 
 
 def _at_directory(path: Path, use: Callable[[str], object]) -> None:

@@ -1,8 +1,8 @@
 """The calls that a worker is running now, in a memory-mapped file that outlives the worker.
 
 Layout: SLOTS unsigned 64-bit integers in the machine's byte order, 0 = free. The worker writes the calls of a run into free slots before
-it starts and clears them after their answers were handed to the socket. When it dies, the server reads which calls had started. A full
-table means that any call may have started.
+it starts and clears them after their answers were handed to the socket; the call that asked for a load is there while the load goes on.
+When it dies, the server reads which calls had started. A full table means that any call may have started.
 """
 
 from __future__ import annotations

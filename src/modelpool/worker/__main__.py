@@ -25,6 +25,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m modelpool.worker", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True, help="folder for socket, record and running table")
     parser.add_argument("--name", required=True, help="the worker's name; names its files")
+    parser.add_argument("--server", type=int, default=0, metavar="PID", help="end at once where this is not the process that started it")
     parser.add_argument("--orphan-grace", type=float, default=60.0, help="seconds to live without a server")
     parser.add_argument("--verify-timeout", type=float, default=1.0, help="seconds an unload waits for its memory to come back")
     parser.add_argument("--isolated", action="store_true", help="the process is for one copy and charged as a whole")
@@ -58,6 +59,10 @@ def main() -> int:
             open_runtime(name)
         except Unsupported as error:
             logging.getLogger(__name__).warning("%s", error.message)
+    if arguments.server and os.getppid() != arguments.server:
+        # Its server died before it listened: it holds nothing, and the next server starts one of the same name.
+        logging.getLogger(__name__).warning("the server that started this worker is gone; it ends")
+        return 0
     # What is imported by now stays for good: collections after loads and unloads need not look at it.
     settled_bytes()
     gc.freeze()

@@ -210,9 +210,17 @@ class Engine:
         self._jobs += 1
         self._begun += 1
         self._begin_job(
-            lambda: loads.load(spec, self._isolated),
+            lambda: self._marked_load(call, spec),
             lambda result: self._load_done(link, call, spec, result),
         )
+
+    def _marked_load(self, call: int, spec: messages.LoadSpec) -> loads.LoadResult | ModelpoolError:
+        """In the load thread. It is marked like a run: a death may be its doing, and is not that of a load which waits for its turn."""
+        slots = self._table.mark([call])
+        try:
+            return loads.load(spec, self._isolated)
+        finally:
+            self._table.release(slots)
 
     def _begin_job(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Work in the load thread, after the runs that are due now have started, so that one of them can be measured."""
