@@ -527,7 +527,7 @@ async def test_a_worker_of_another_version_is_told_to_stop(tmp_path: Path, monke
     await first.load(1)
     before = first.pids()["w"]
     await first.instance.stop(keep=True)
-    monkeypatch.setattr(adoption, "WIRE_VERSION", 2)
+    monkeypatch.setattr(adoption, "WIRE_VERSION", adoption.WIRE_VERSION + 1)
     async with rig(run_dir) as second:
         assert second.up is not None
         assert second.up.held == ()

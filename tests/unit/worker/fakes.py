@@ -49,6 +49,7 @@ class Doubling:
         self.batches = batches
         self.max_delay_s = max_delay_s
         self.slots = slots
+        self.quick = True
         self.whole_process = False
         self.runs: list[list[float]] = []
         self.versions: list[int] = []
