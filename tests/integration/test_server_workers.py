@@ -290,3 +290,24 @@ def test_a_server_killed_in_the_middle_of_unloads_and_its_successor(server: Runn
         assert asked.result() == 6
     Gate(tmp_path / "gate").open()
     assert server.value("leaves", 3) == 6
+
+
+def test_a_model_that_leaks_costs_no_other_its_process(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    repository.mkdir()
+    scale(repository / "times3.onnx", 3.0)
+    add_python(repository, "sound")
+    add_python(repository, "leaks", "kept.append(np.ones(250_000))", load="global kept; kept = []")
+    with running(repository, tmp_path / "state", "--device", "cpu=2GiB") as server:
+        assert server.value("times3", 1) == 3
+        assert server.value("sound", 1) == 2
+        assert server.value("leaks", 1) == 2
+        before = server.workers()
+        until(
+            lambda: server.value("leaks", 1) == 2 and server.metric('modelpool_unloads_total{model="leaks",reason="grown"}') >= 2,
+            "two unloads",
+        )
+        after = server.workers()
+        assert len(before.keys() & after.keys()) == 2
+        assert all(before[name] == after[name] for name in before.keys() & after.keys())
+        assert server.value("leaks", 1) == 2

@@ -347,7 +347,8 @@ class CoreMachine(RuleBasedStateMachine):
     def observed(self, instance: str, total_bytes: int | None, pick: int, peak: int) -> None:
         copies = list(self.shell.world.copies)
         peaks = ((copies[pick % len(copies)], peak),) if copies else ()
-        self.shell.send(Observed(instance, self.generations.get(instance, 0), total_bytes, peaks))
+        own = ((copies[pick % len(copies)], 4 * peak),) if copies else ()
+        self.shell.send(Observed(instance, self.generations.get(instance, 0), total_bytes, peaks, own))
 
     @precondition(lambda self: self.shell.now > 1200)
     @rule()

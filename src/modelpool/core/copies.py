@@ -38,9 +38,12 @@ TRANSITIONS: dict[CopyState, frozenset[CopyState]] = {
 }
 
 
-UNLOAD_REASONS = ("space", "idle", "eject", "changed", "removed", "too large", "duplicate", "recycle")
+SLOW_LOAD_S = 10.0
+"""A load in a process of its own that takes longer no longer keeps others from being loaded: its model may be blocking."""
+
+UNLOAD_REASONS = ("space", "idle", "eject", "changed", "removed", "too large", "duplicate", "recycle", "grown")
 """Why copies leave: room for another; idle for the keep-alive; a user's wish; another revision; out of the catalogue; measured larger than
-the budget; found twice on one device; its process is started anew."""
+the budget; found twice on one device; its process is started anew; its own process holds much more than it was charged for."""
 
 
 class Copy:
@@ -103,6 +106,10 @@ class Copy:
         self.place = 0
         self.killed = False
         self.route: Any = None
+
+    def loads_slowly(self, now: float) -> bool:
+        """Whether others need not wait for its load any more: it has gone on for long, in a process of its own."""
+        return self.isolated and now >= self.state_since + SLOW_LOAD_S
 
     def lease(self, now: float) -> Lease:
         """One more hold on the copy."""

@@ -197,6 +197,8 @@ class Core:
                     overdue.idle_due(world, copy, now)
                 case "load", Copy() as copy:
                     overdue.load_late(world, copy, now)
+                case "slow", Copy():
+                    world.changed()
                 case "unload", Copy() as copy:
                     overdue.unload_late(world, copy, now)
                 case _:

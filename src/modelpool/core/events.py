@@ -187,22 +187,28 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """An unload ended; `total_bytes`: the instance's private bytes now, over its idle baseline (None: not measured)."""
+    """An unload ended; `total_bytes` and `own_bytes`: as in `Observed`."""
 
     instance: str
     generation: int
     copy: int
     total_bytes: int | None = None
+    own_bytes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A measurement between loads: the instance's private bytes over its baseline, and run peaks by copy."""
+    """A measurement between loads, without what requests take that are under way.
+
+    total_bytes: private bytes of the process that copies share, over its idle baseline (None: not measured); own_bytes: of those of
+    copies with a process of their own, by copy; run_peaks: by copy.
+    """
 
     instance: str
     generation: int
     total_bytes: int | None = None
     run_peaks: tuple[tuple[int, int], ...] = ()
+    own_bytes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

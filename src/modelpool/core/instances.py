@@ -242,5 +242,5 @@ def unloaded(world: World, event: Unloaded, now: float) -> None:
         _note_unloaded(world, copy, copy.unload_reason)
     gone(world, copy, now)
     if event.total_bytes is not None:
-        verify(world, world.instances[copy.instance], event.total_bytes, now)
+        verify(world, world.instances[copy.instance], event.total_bytes, event.own_bytes, now)
     drop_if_over(world, model)

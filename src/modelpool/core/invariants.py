@@ -11,7 +11,7 @@
 8  pinned       a pinned model's copy never drains for space or idleness, unless another has taken its place
 9  dead         an instance that is down, or about to be started anew, has no READY copies and no reservations; one that is down no copies
 10 removed      a model that left the catalogue has no waiters and no READY copy, and goes with its last copy
-11 loads        no instance has more than `loads_at_once` loads in progress
+11 loads        no instance has more than `loads_at_once` loads in progress that share a process
 12 closures     who requires others and waits is listed; at most one closure is gathered, and somebody waits for it
 """
 
@@ -52,7 +52,7 @@ def _check_instance(world: World, instance: InstanceState) -> None:
     if not instance.up:
         assert not any(device.copies for device in devices), f"dead: {instance.ident} is down and holds copies"
         assert not instance.recycling, f"dead: {instance.ident} is down and about to be started anew"
-    loading = sum(len(device.loading) for device in devices)
+    loading = sum(not copy.isolated for device in devices for copy in device.loading.values())
     assert loading <= world.settings.loads_at_once, f"loads: {instance.ident} loads {loading} copies at once"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modelpool.core.actions import CommandDone, Load, Unload
-from modelpool.core.copies import Copy, CopyState
+from modelpool.core.copies import SLOW_LOAD_S, Copy, CopyState
 from modelpool.core.ledger import Device, Need
 from modelpool.core.state import ModelState, World
 
@@ -59,6 +59,8 @@ def begin_load(world: World, model: ModelState, device: Device, need: Need, now:
     device.add_loading(copy, need)
     refresh(world, model)
     world.timers.set(now + world.settings.load_timeout_s, "load", copy)
+    if isolated:
+        world.timers.set(now + SLOW_LOAD_S, "slow", copy)
     world.actions.append(Load(instance.ident, instance.generation, copy.ident, model.name, copy.revision, device.name, isolated))
 
 

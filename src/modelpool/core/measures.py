@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from modelpool.core.copies import Copy
+from modelpool.core.copies import Copy, CopyState
 from modelpool.core.events import BudgetChanged, Observed
+from modelpool.core.lifecycle import leave
 from modelpool.core.recycling import recycle
 from modelpool.core.scheduling import relieve
 from modelpool.core.sizes import need_of
@@ -22,7 +24,7 @@ def observed(world: World, event: Observed, now: float) -> None:
         if (copy := world.copies.get(ident)) is not None and copy.instance == instance.ident:
             _learn_run_peak(world, copy, peak_bytes, now)
     if event.total_bytes is not None:
-        verify(world, instance, event.total_bytes, now)
+        verify(world, instance, event.total_bytes, event.own_bytes, now)
 
 
 def _learn_run_peak(world: World, copy: Copy, peak_bytes: int, now: float) -> None:
@@ -41,24 +43,41 @@ SLACK_SHARE = 25
 """Of a small budget, only so large a part is let pass: 4 %."""
 
 
-def verify(world: World, instance: InstanceState, total_bytes: int, now: float) -> None:
-    """Compare the private bytes of an instance's processes, over their idle baseline, with what its `cpu` device was charged.
+def verify(world: World, instance: InstanceState, total_bytes: int, own_bytes: Sequence[tuple[int, int]], now: float) -> None:
+    """Compare the private bytes of an instance's processes with what its `cpu` device was charged for each of them.
 
-    Only while nothing loads: a load in progress is not yet what it will be.
+    What they hold beyond that, and a slack, is not given away. Beyond `unreturned_limit_bytes` the process is started anew, and no other
+    one: that of a single copy by unloading it. Only while nothing loads there: a load in progress is not yet what it will be.
     """
     device = instance.devices.get("cpu")
-    if device is None or instance.recycling or any(other.loading for other in instance.devices.values()):
+    if device is None or instance.recycling:
+        return
+    if any(not copy.isolated for other in instance.devices.values() for copy in other.loading.values()):
         return
     slack = min(world.settings.verify_slack_bytes, device.budget_bytes // SLACK_SHARE)
-    excess = max(0, total_bytes - device.resident_bytes - device.scratch_bytes() - slack)
+    limit = world.settings.unreturned_limit_bytes
+    isolated = [copy for copy in device.copies.values() if copy.isolated]
+    shared_bytes = device.resident_bytes - sum(copy.charge_bytes for copy in isolated)
+    shared_excess = max(0, total_bytes - shared_bytes - device.scratch_bytes() - slack)
+    found = dict(own_bytes)
+    # One that is loading is not held by the instance so far, and so has no figure.
+    grown = {copy: max(0, found.get(copy.ident, 0) - copy.charge_bytes - copy.run_peak_bytes - slack) for copy in isolated}
+    excess = shared_excess + sum(grown.values())
     if excess > device.unreturned_bytes + slack:
         world.note("unreturned", "", f"{instance.ident} cpu holds {format_bytes(excess)} more than it was charged for", bytes=excess)
     if excess != device.unreturned_bytes:
         device.unreturned_bytes = excess
         world.changed()
-    if excess > world.settings.unreturned_limit_bytes:
-        recycle(world, instance, f"{format_bytes(excess)} did not come back after unloads", now)
-    else:
+    if shared_excess > limit:
+        recycle(world, instance, f"{format_bytes(shared_excess)} did not come back after unloads", now)
+        return
+    leaks = [copy for copy, bytes_over in grown.items() if bytes_over > limit and copy.state is not CopyState.LOADING]
+    for copy in leaks:
+        if copy.state is CopyState.READY:
+            text = f"its process holds {format_bytes(grown[copy])} more than it was charged for"
+            world.note("unload", copy.model.name, text, copy=copy.ident)
+            leave(world, copy, "grown", now)
+    if not leaks:  # what they hold comes back with their processes; nobody else has to leave for it
         relieve(world, device, now)
 
 

@@ -47,7 +47,7 @@ def settle(world: World, now: float) -> None:
             refuse_all(world, root, *STOPPING)
         return
     gather_closures(world, now)
-    while (open_instances := _open_instances(world)) and (model := _next(world, now)) is not None:
+    while (open_instances := _open_instances(world, now)) and (model := _next(world, now)) is not None:
         devices = eligible(world, model)
         if devices and not any(device.instance in open_instances for device in devices):
             world.stuck.add(model.name)
@@ -57,21 +57,21 @@ def settle(world: World, now: float) -> None:
     _start_reserved(world, now)
 
 
-def _open_instances(world: World) -> set[str]:
+def _open_instances(world: World, now: float) -> set[str]:
     """Instances that may begin a load: fewer than `loads_at_once` going on, not too many that wait for leases to end, nobody starving."""
     closed = set().union(*world.hungry.values())
-    return {instance.ident for instance in world.instances.values() if instance.ident not in closed and _is_open(world, instance)}
+    return {instance.ident for instance in world.instances.values() if instance.ident not in closed and _is_open(world, instance, now)}
 
 
-def _is_open(world: World, instance: InstanceState) -> bool:
-    if not instance.up or instance.recycling or _loading(instance) >= world.settings.loads_at_once:
+def _is_open(world: World, instance: InstanceState, now: float) -> bool:
+    if not instance.up or instance.recycling or _loading(instance, now) >= world.settings.loads_at_once:
         return False
     waiting = sum(len(device.reserved) for device in instance.devices.values())
     return waiting == 0 or (waiting < world.settings.drains_at_once and any(_drains(device) for device in instance.devices.values()))
 
 
-def _loading(instance: InstanceState) -> int:
-    return sum(len(device.loading) for device in instance.devices.values())
+def _loading(instance: InstanceState, now: float) -> int:
+    return sum(not copy.loads_slowly(now) for device in instance.devices.values() for copy in device.loading.values())
 
 
 def _drains(device: Device) -> bool:
@@ -219,7 +219,7 @@ def _start_one(world: World, instance: InstanceState, device: Device, model: Mod
     starts = device.starts(need)
     if world.stopping or need != need_of(model, device) or not (starts or device.loading or device.leaving):
         release_reservation(world, model.name)  # what it was planned for is no more: plan anew
-    elif starts and _loading(instance) < world.settings.loads_at_once:
+    elif starts and _loading(instance, now) < world.settings.loads_at_once:
         _begin(world, model, device, need, now)
 
 

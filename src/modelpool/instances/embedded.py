@@ -311,7 +311,7 @@ class EmbeddedInstance:
             elif not await resident.peers[0].unload(copy):
                 return  # it died first: CopyLost says so
             self._copies.pop(copy, None)
-        self._tell(generation, Unloaded(self._ident, generation, copy, self._total_bytes()))
+        self._tell(generation, Unloaded(self._ident, generation, copy, self._shared_bytes(), self._own_bytes()))
 
     def _tell(self, generation: int, event: Event) -> None:
         # Of a generation that is over nobody wants to hear.
@@ -329,8 +329,13 @@ class EmbeddedInstance:
         return resident.loaded[0].inputs, resident.loaded[0].outputs
 
     # --- figures -----------------------------------------------------------------------------------------------------------------
-    def _total_bytes(self) -> int:
-        return sum(peer.private_bytes() for peer in self._peers)
+    def _shared_bytes(self) -> int:
+        return self._shared.idle_bytes() if self._shared is not None else 0
+
+    def _own_bytes(self) -> tuple[tuple[int, int], ...]:
+        """What each copy with processes of its own takes."""
+        isolated = [(copy, resident) for copy, resident in self._copies.items() if resident.isolated]
+        return tuple([(copy, sum(peer.idle_bytes() for peer in resident.peers)) for copy, resident in isolated])
 
     def _observed(self, observed: messages.Observed) -> None:
         peaks = tuple(observed.run_peaks.items())
@@ -346,7 +351,7 @@ class EmbeddedInstance:
             if not self._down:
                 for peer in list(self._peers):
                     peer.probe()
-                self._events(Observed(self._ident, self._generation, self._total_bytes()))
+                self._events(Observed(self._ident, self._generation, self._shared_bytes(), own_bytes=self._own_bytes()))
 
     def describe(self) -> dict[str, Any]:
         """Figures for people: processes with pid, private bytes, state."""

@@ -21,6 +21,8 @@ from modelpool.protocol.frames import WIRE_VERSION, Kind
 from modelpool.protocol.record import WorkerRecord, anonymous_bytes, connect, is_stopped, listener, remove_files, running_path, socket_path
 from modelpool.protocol.running import TABLE_BYTES, read_running
 
+_BODIES = 4
+"""So many times its body a request may take while it waits and runs: as it came, as tensors, and as the model makes copies of these."""
 _LAST_ANSWERS_S = 1.0
 """How long a dead process's connection may still bring answers, and how long a process may outlive its connection."""
 _CONNECT_POLL_S = 0.01
@@ -251,6 +253,11 @@ class Peer:
         if self._process is None or self.death is not None:
             return 0
         return max(0, (anonymous_bytes(self._process.pid) or 0) - self.baseline_bytes)
+
+    def idle_bytes(self) -> int:
+        """The same without what the requests may take that it has (their bodies and what is made of them)."""
+        under_way = sum(len(call.body) for call in self.link.pending.values())
+        return max(0, self.private_bytes() - _BODIES * under_way)
 
     # --- its end ---------------------------------------------------------------------------------------------------------------------
     def kill(self, reason: str, *, from_outside: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from modelpool.core.copies import CopyState
+from modelpool.core.copies import SLOW_LOAD_S, CopyState
 from modelpool.core.core import Core
 from modelpool.core.demand import DemandTable
 from modelpool.core.events import (
@@ -584,3 +584,48 @@ def test_a_model_has_one_copy() -> None:
     shell.eject("many")
     shell.unloaded("many")
     assert [load.model for load in shell.loads.values()] == ["many"]
+
+
+# --- what a process of its own holds ------------------------------------------------------------------------------------------------
+def test_a_process_that_grows_costs_its_own_model_only() -> None:
+    shell = pool(1000, 300, verify_slack_bytes=0, unreturned_limit_bytes=50)
+    shell.add(spec("leak", 200, isolation="process"))
+    shell.serve("a")
+    shell.serve("leak")
+    leak = shell.copy("leak").ident
+    shell.send(Observed("local", 1, total_bytes=300, own_bytes=((leak, 240),)))
+    assert shell.world.devices()[0].unreturned_bytes == 40  # not given away
+    assert shell.leaving() == []
+    request = shell.request("leak")
+    shell.send(Observed("local", 1, total_bytes=300, own_bytes=((leak, 260),)))
+    assert shell.leaving() == ["leak"]
+    assert shell.resident() == {"a"}
+    assert not shell.recycles
+    shell.end(request)
+    shell.unloaded("leak", 300)
+    assert shell.world.devices()[0].unreturned_bytes == 0
+    assert shell.world.counters.unloads["leak", "grown"] == 1
+    shell.serve("leak")
+
+
+def test_what_an_isolated_copy_was_charged_excuses_no_other_process() -> None:
+    shell = pool(1000, 300, verify_slack_bytes=0, unreturned_limit_bytes=50)
+    shell.add(spec("own", 200, isolation="process"))
+    shell.serve("a")
+    shell.serve("own")
+    shell.send(Observed("local", 1, total_bytes=360, own_bytes=((shell.copy("own").ident, 10),)))
+    (recycle,) = shell.recycles
+    assert "60 B did not come back" in recycle.reason
+
+
+def test_a_load_that_blocks_in_a_process_of_its_own_keeps_others_waiting_only_so_long() -> None:
+    shell = pool(1000, 300, 300)
+    shell.add(spec("blocks", 200, isolation="process"))
+    shell.request("blocks")
+    shell.request("a")
+    shell.request("b")
+    assert [load.model for load in shell.loads.values()] == ["blocks"]
+    shell.wait(SLOW_LOAD_S)
+    assert [load.model for load in shell.loads.values()] == ["blocks", "a"]
+    shell.loaded("a")
+    assert [load.model for load in shell.loads.values()] == ["blocks", "b"]
