@@ -395,6 +395,45 @@ async def test_a_head_without_end_is_refused(wire: Wire) -> None:
     assert (reply.status, reply.json["code"]) == (431, "head_too_large")
 
 
+CHUNKED = "Transfer-Encoding: chunked"
+LOAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("request_", [post("echo", b"", CHUNKED, length=False), LOAD], ids=["inference", "application"])
+@pytest.mark.parametrize("line", [b"x" * 10_000, b"x: %b\r\n" % (b"y" * 9_000)], ids=["one", "many"])
+@pytest.mark.parametrize("ahead", [b"", post("run")], ids=["first", "in its turn"])
+async def test_trailers_without_end_are_refused(wire: Wire, controller: FakeController, request_: bytes, line: bytes, ahead: bytes) -> None:
+    await wire.send(ahead + request_ + b"2\r\n{}\r\n0\r\nX: ")
+    for _ in range(80):
+        await wire.send(line)
+        await asyncio.sleep(0)
+    if ahead:
+        (await controller.call()).answer(-1, b"done")
+        assert (await wire.reply()).body == b"done"
+    reply = await wire.reply()
+    assert (reply.status, reply.json["code"]) == (431, "head_too_large")
+    assert "trailers" in reply.json["error"]
+    assert len(controller.calls) == bool(ahead)
+
+
+async def test_trailers_are_no_headers(wire: Wire, controller: FakeController) -> None:
+    trailers = b"0\r\nInference-Header-Content-Length: 1\r\n\r\n"
+    reply = await wire.ask(post("echo", b"", CHUNKED, length=False) + b"2\r\n{}\r\n" + trailers)
+    assert reply.body == b"{}"
+    assert controller.calls[0].json_bytes == -1
+    assert (await wire.ask(LOAD + trailers)).status == 200
+
+
+async def test_many_small_chunks_are_no_trailers(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_LIMIT_BYTES", 10)
+    await wire.send(post("echo", b"", CHUNKED, length=False))
+    for _ in range(20):
+        for part in (b"1\r\n", b"x\r\n"):
+            await wire.send(part)
+            await asyncio.sleep(0.001)
+    assert (await wire.ask(b"0\r\n\r\n")).body == b"x" * 20
+
+
 async def test_a_half_closed_client_gets_what_runs(wire: Wire, controller: FakeController) -> None:
     await wire.send(post("run") + get("/v2/health/live"))
     call = await controller.call()
