@@ -19,7 +19,7 @@ from modelpool.gateway.bodies import encoding_problem, too_large
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import HeadTooLarge
 from modelpool.gateway.exchange import Exchange
-from modelpool.gateway.heads import END, KnownHeads
+from modelpool.gateway.heads import END, KnownHeads, head_problem
 from modelpool.gateway.paths import Target, infer_target
 
 HEAD_LIMIT_BYTES = 65536
@@ -159,6 +159,10 @@ class InferenceProtocol(HttpToolsProtocol):
             return
         if self.parser.should_upgrade():
             self._upgrades = True
+            return
+        if (problem := head_problem(self.url, self.headers)) is not None:
+            self._take(Exchange(self)).refuse(problem, hang_up=True)
+            self._deaf = True
             return
         target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
         if target is not None:

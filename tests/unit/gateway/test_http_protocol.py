@@ -386,6 +386,35 @@ async def test_a_broken_chunk_is_refused(wire: Wire, controller: FakeController)
     assert not controller.calls
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("path", ["/v2/models/double/infer#f", "/v2/models/double/infer?a#", "/v2/models/#/infer", "/v2#", "http://h/v2#x"])
+async def test_a_fragment_in_the_target_is_refused(wire: Wire, controller: FakeController, method: str, path: str) -> None:
+    reply = await wire.ask(f"{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    assert (reply.status, reply.json["code"]) == (400, "bad_request")
+    assert "'#'" in reply.json["error"]
+    assert await wire.closed()
+    assert not controller.calls
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "gzip", "identity", "x"])
+@pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/repository/index"])
+async def test_other_transfer_codings_than_chunked_are_refused(wire: Wire, controller: FakeController, coding: str, path: str) -> None:
+    reply = await wire.ask(f"POST {path} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: {coding}\r\n\r\n".encode() + chunked(b"{}"))
+    assert (reply.status, reply.json["code"]) == (501, "unsupported")
+    assert await wire.closed()
+    assert not controller.calls
+
+
+async def test_chunked_twice_is_refused(wire: Wire, controller: FakeController) -> None:
+    reply = await wire.ask(post("echo", b"", "Transfer-Encoding: chunked, chunked", length=False) + chunked(b"{}"))
+    assert reply.status == 400
+    assert not controller.calls
+
+
+async def test_chunked_may_be_written_in_capitals(wire: Wire) -> None:
+    assert (await wire.ask(post("echo", b"", "Transfer-Encoding:  Chunked ", length=False) + chunked(b"{}"))).body == b"{}"
+
+
 async def test_a_head_without_end_is_refused(wire: Wire) -> None:
     await wire.send(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(80):
