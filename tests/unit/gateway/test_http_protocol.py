@@ -81,6 +81,14 @@ async def test_what_is_wrong_has_a_status_a_code_and_words(wire: Wire, path: str
     assert (await wire.ask(post("echo"))).status == 200  # the connection goes on
 
 
+async def test_half_of_a_surrogate_pair_is_named_on_every_path(wire: Wire) -> None:
+    body = rb'{"model_name": "\ud800"}'
+    for path in ("/models", "/v2/repository/index"):
+        reply = await wire.ask(b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+        assert reply.status == 400
+        assert rb"\\ud800 is half of a surrogate pair" in reply.body
+
+
 async def test_a_refusal_says_when_to_come_back(wire: Wire) -> None:
     assert (await wire.ask(post("full"))).headers["retry-after"] == "3"
 
