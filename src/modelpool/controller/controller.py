@@ -12,6 +12,7 @@ from typing import Any
 
 import modelpool
 from modelpool.controller import inspection
+from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
@@ -87,7 +88,7 @@ class Controller:
     async def start(self) -> None:
         """Read the repositories, adopt or start the instances, keep what is pinned, begin to preload."""
         try:
-            self._take(self._catalogue.take_scan(await asyncio.to_thread(self._catalogue.repository.scan)))
+            self._take(self._catalogue.take_scan(await aside(self._catalogue.repository.scan)))
             devices = inspection.device_budgets(self.settings, self._catalogue.entries.values())
             self._begin_record(devices)
             for name, pinned in self._state.pins().items():
@@ -126,8 +127,8 @@ class Controller:
             if self._recorder is not None:
                 self._recorder.flush()
             try:
-                found = await asyncio.to_thread(self._catalogue.repository.scan)
-                posted = await asyncio.to_thread(self._catalogue.read_posted)
+                found = await aside(self._catalogue.repository.scan)
+                posted = await aside(self._catalogue.read_posted)
             except Exception:
                 log.exception("the repositories could not be read; what was found before stays")
                 continue
@@ -268,7 +269,7 @@ class Controller:
         if self._stopping:
             raise ShuttingDown("the server is stopping", retry_after_s=1.0)
         check_name(name)
-        entry = await asyncio.to_thread(self._catalogue.read_post, name, properties)
+        entry = await aside(lambda: self._catalogue.read_post(name, properties))
         if entry.problem is not None:
             raise MalformedModel(f"model '{name}' cannot be served: {entry.problem}")
         self._take(self._catalogue.post(name, entry, properties))
