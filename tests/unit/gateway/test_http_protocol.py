@@ -89,6 +89,11 @@ async def test_half_of_a_surrogate_pair_is_named_on_every_path(wire: Wire) -> No
         assert rb"\\ud800 is half of a surrogate pair" in reply.body
 
 
+async def test_a_refused_body_is_not_kept_by_its_connection(wire: Wire, server: HttpServer) -> None:
+    assert (await wire.ask(post("full", b"x" * 100_000))).status == 503
+    assert [connection.cycle.body for connection in server.connections()] == [b""]
+
+
 async def test_a_refusal_says_when_to_come_back(wire: Wire) -> None:
     assert (await wire.ask(post("full"))).headers["retry-after"] == "3"
 
