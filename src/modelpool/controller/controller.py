@@ -23,8 +23,9 @@ from modelpool.controller.state import StateStore
 from modelpool.controller.views import Decision, DeviceView, Explanation, IndexRow, MetricsSnapshot, ModelView
 from modelpool.core.core import Core
 from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
+from modelpool.core.pins import pin_problem
 from modelpool.core.settings import CoreSettings
-from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown, from_code
 from modelpool.instances.embedded import EmbeddedInstance
 from modelpool.instances.peer import EmbeddedSettings
 from modelpool.ports import Instance
@@ -286,7 +287,7 @@ class Controller:
         self._take(self._catalogue.forget(name))
 
     def pin(self, name: str) -> None:
-        """Keep a model resident, whatever else is asked for."""
+        """Keep a model resident, whatever else is asked for. Raises NeverFits or NoSpace where that is impossible, and pins nothing."""
         self._pin(name, True)
 
     def unpin(self, name: str) -> None:
@@ -297,5 +298,7 @@ class Controller:
         entry = self._catalogue.check(name)
         if not pinned and entry.spec is not None and entry.spec.residency.pinned:
             raise InvalidRequest(f"model '{name}' is pinned by its modelpool.yaml; change it there")
+        if pinned and (problem := pin_problem(self.core.world, name)) is not None:
+            raise from_code(*problem)
         self.feed(PinWanted(name, pinned))
         self._state.save_pin(name, pinned)
