@@ -123,7 +123,7 @@ class Refused(ModelpoolError):
 
 
 class QueueFull(Refused):
-    """The model's queue has reached its bound."""
+    """The queue of the model, or the bodies of all requests together, have reached their bound."""
 
     code = "queue_full"
 

@@ -15,6 +15,7 @@ class Call:
     came; json_bytes is the size of its JSON head (-1: all of it is JSON). The controller sets `lease`, `begun` (a byte of its frame was
     written to an instance), `tries`, and `alone`: it was running when a process died, so it must share no batch (Kind.INFER_ALONE).
     members: of a call that a running model made (None: of a client's), the leases that its root holds on what its model requires.
+    held: bytes of its body that count as waiting or running.
     """
 
     # What few calls change has its first value here: to set it for each would cost more than the rest of a call's making.
@@ -27,6 +28,7 @@ class Call:
     alone: bool = False
     callid: int = 0
     request: int = 0
+    held: int = 0
     members: tuple[Any, ...] | None = None
 
     def __init__(self, model: str, version: int, body: bytes | bytearray, json_bytes: int) -> None:

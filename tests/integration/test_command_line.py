@@ -19,6 +19,7 @@ import pytest
 from modelpool import errors
 from modelpool.client import Client
 from modelpool.testing.models import busy, scale
+from tests.integration.running import until
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("MODELPOOL_")}
 WIDTH = 64
@@ -46,7 +47,9 @@ def stream(pipe: IO[str] | None) -> IO[str]:
 
 @pytest.fixture
 def server(repository: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    with start(repository, tmp_path / "state", "--http-port", "0", "--json", "--set", "stop_limit=30s") as process:
+    with start(
+        repository, tmp_path / "state", "--http-port", "0", "--json", "--set", "stop_limit=30s", "--set", "poll_interval=0.2s"
+    ) as process:
         try:
             yield process
         finally:
@@ -119,6 +122,22 @@ def test_client_and_commands_against_a_real_server(server: subprocess.Popen[str]
     server.terminate()
     assert server.wait(30) == 0
     assert run(url, "models").returncode == 3
+
+
+def test_a_pin_that_cannot_be_kept_is_refused(repository: Path, server: subprocess.Popen[str], url: str) -> None:
+    for name, size in (("huge", "101MiB"), ("half", "60MiB"), ("other", "60MiB")):
+        scale(repository / f"{name}.onnx", 2.0)
+        (repository / f"{name}.modelpool.yaml").write_text(f"size: {size}\n")
+    with Client(url) as client:
+        until(lambda: {"huge", "half", "other"} <= {one["name"] for one in client.models()}, "the new models")
+    assert run(url, "pin", "half").returncode == 0
+    for name, words in (("huge", "can never be loaded"), ("other", "unpin half first")):
+        done = run(url, "pin", name)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert words in done.stderr
+        assert "it is pinned" not in run(url, "explain", name).stdout
+    assert run(url, "unpin", "half").returncode == 0
+    assert run(url, "pin", "other").returncode == 0
 
 
 def test_told_to_stop_it_finishes_what_runs_and_says_what_it_waits_for(server: subprocess.Popen[str], url: str) -> None:

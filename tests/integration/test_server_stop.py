@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,3 +118,39 @@ def test_a_signal_at_the_start_ends_it(server: RunningServer, orders: Orders) ->
     orders.relent("worker", "start")
     server.start()
     assert server.value("times2", 2) == 4
+
+
+HANGING = """
+import sys, threading
+from pathlib import Path
+from modelpool.cli import serve
+from modelpool.repository.catalogue import Repository
+from modelpool.settings import Settings
+
+kind, name, left = getattr(Repository, sys.argv[1]), sys.argv[1], [int(sys.argv[2])]
+
+def hangs(*arguments, **named):
+    left[0] -= 1
+    if left[0] < 0:
+        print("hangs", flush=True)
+        threading.Event().wait()
+    return kind(*arguments, **named)
+
+setattr(Repository, name, hangs)
+folder = Path(sys.argv[3])
+serve.run(Settings(repositories=(folder / "models",), state_dir=folder / "state", http_port=0, poll_interval_s=0.05))
+"""
+
+
+@pytest.mark.parametrize(("method", "good"), [("__init__", 0), ("scan", 0), ("scan", 1)])
+def test_a_repository_that_hangs_does_not_keep_the_server(tmp_path: Path, method: str, good: int) -> None:
+    (tmp_path / "models").mkdir()
+    command = [sys.executable, "-c", HANGING, method, str(good), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("hangs" in line for line in process.stdout)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10.0) == 0
+        finally:
+            process.kill()

@@ -8,7 +8,7 @@ from typing import ParamSpec
 
 import click
 
-from modelpool.cli.output import json_text
+from modelpool.cli.output import json_text, say
 from modelpool.errors import ModelpoolError, NotFound, SetupError
 
 EXIT_CODES = """\b
@@ -40,8 +40,8 @@ def explain_errors(function: Callable[P, None]) -> Callable[P, None]:
         try:
             function(*args, **kwargs)
         except ModelpoolError as error:
-            text = json_text({"error": error.message, "code": error.code}) if kwargs.get("as_json") else f"modelpool: {error.message}"
-            click.echo(text, err=True)
+            said = json_text({"error": error.message, "code": error.code}) if kwargs.get("as_json") else f"modelpool: {error.message}"
+            say(said, err=True)
             raise click.exceptions.Exit(exit_code(error)) from error
 
     return run

@@ -11,6 +11,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from modelpool.protocol.visible import visible
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _BARE = re.compile(r"[^\s\"=]+")
 
@@ -32,7 +34,7 @@ class TextFormatter(logging.Formatter):
         fields = _fields(record)
         leading = [f"{name}={_value(fields.pop(name))}" for name in ("kind", "model") if name in fields]
         rest = [f"{name}={_value(value)}" for name, value in fields.items()]
-        return " ".join((_time(record), record.levelname.lower(), *leading, json.dumps(record.getMessage(), ensure_ascii=False), *rest))
+        return " ".join((_time(record), record.levelname.lower(), *leading, _quoted(record.getMessage()), *rest))
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,7 +43,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        return json.dumps(_fields(record) | head, default=str, ensure_ascii=False)
+        return visible(json.dumps(_fields(record) | head, default=str, ensure_ascii=False))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -58,7 +60,11 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() and _BARE.fullmatch(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return visible(json.dumps(text, ensure_ascii=False))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modelpool.cli.options import server_command
-from modelpool.cli.output import Column, print_json, print_table
+from modelpool.cli.output import Column, print_json, print_table, say
 from modelpool.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -90,16 +90,16 @@ def explain(client: Client, as_json: bool, model: str) -> None:
     if as_json:
         print_json(view)
         return
-    click.echo(f"{view.model}: {view.state}")
+    say(f"{view.model}: {view.state}")
     for title, sentences in (("Now", view.now), ("To load it", view.to_load)):
         if sentences:
             click.echo(f"\n{title}:")
             for sentence in sentences:
-                click.echo(f"  {sentence}")
+                say(f"  {sentence}")
     if view.history:
         click.echo("\nHistory:")
         for entry in view.history:
-            click.echo(f"  {clock(entry.at)}  {entry.kind}: {entry.text}")
+            say(f"  {clock(entry.at)}  {entry.kind}: {entry.text}")
 
 
 @click.command()

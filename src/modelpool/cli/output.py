@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from modelpool.protocol.visible import visible
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -32,6 +34,11 @@ def print_json(content: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print one line that may hold names and reasons of others."""
+    click.echo(visible(text), err=err)
+
+
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: fitted to the terminal, or in plain columns that are never cut where the output goes elsewhere."""
     if sys.stdout.isatty():
@@ -43,9 +50,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 def plain_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
     """The table as lines of aligned columns, two spaces apart, each row on one line."""
-    cells = [[column.title for column in columns], *([" ".join(cell.split()) for cell in row] for row in rows)]
+    cells = [[column.title for column in columns], *([_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     return ["  ".join(map(_fitted, row, widths, columns)).rstrip() for row in cells]
+
+
+def _one_line(cell: str) -> str:
+    return visible(" ".join(cell.split()))
 
 
 def _fitted(cell: str, width: int, column: Column) -> str:
@@ -61,5 +72,5 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     for column in columns:
         table.add_column(column.title, justify="right" if column.right else "left", no_wrap=column.right)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: names and reasons are no markup
+        table.add_row(*(Text(_one_line(cell)) for cell in row))  # Text: names and reasons are no markup
     Console().print(table)

@@ -14,6 +14,7 @@ import uvloop
 import modelpool
 from modelpool.cli.logging import set_up
 from modelpool.cli.output import json_text
+from modelpool.controller.aside import aside
 from modelpool.controller.controller import Controller
 from modelpool.controller.garbage import collect_seldom
 from modelpool.gateway.server import HttpServer
@@ -44,7 +45,10 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
     """Start, serve, stop; returns the requests that were not answered, by model."""
     signals = Signals()
     signals.listen()
-    controller = Controller(settings)
+    making = aside(lambda: Controller(settings))  # it looks at the repositories
+    if not await _ended_first(making, signals):
+        return {}
+    controller = making.result()
     if not await _started(controller, signals):
         return {}
     server = HttpServer(controller, settings.host, settings.http_port)
@@ -72,15 +76,20 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
 async def _started(controller: Controller, signals: Signals) -> bool:
     """Start the controller; False where it was told to stop before it was ready."""
     starting = asyncio.ensure_future(controller.start())
-    stopping = asyncio.ensure_future(signals.stop.wait())
-    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if starting.done():
+    if await _ended_first(starting, signals):
         starting.result()
         return True
     starting.cancel()
     await _ended(starting, controller, signals)
     return False
+
+
+async def _ended_first(going: asyncio.Future[Any], signals: Signals) -> bool:
+    """Wait until something has ended; False where a signal to stop came before."""
+    stopping = asyncio.ensure_future(signals.stop.wait())
+    await asyncio.wait({going, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return going.done()
 
 
 async def _give_up(controller: Controller) -> None:

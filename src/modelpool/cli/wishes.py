@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modelpool.cli.options import server_command
-from modelpool.cli.output import print_json
+from modelpool.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from modelpool.client import Client
@@ -75,4 +75,4 @@ def _say(answer: dict[str, Any], as_json: bool, otherwise: str) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(answer.get("message") or otherwise)
+        say(answer.get("message") or otherwise)

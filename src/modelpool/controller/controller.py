@@ -12,6 +12,7 @@ from typing import Any
 
 import modelpool
 from modelpool.controller import inspection
+from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
@@ -22,8 +23,9 @@ from modelpool.controller.state import StateStore
 from modelpool.controller.views import Decision, DeviceView, Explanation, IndexRow, MetricsSnapshot, ModelView
 from modelpool.core.core import Core
 from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
+from modelpool.core.pins import pin_problem
 from modelpool.core.settings import CoreSettings
-from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown, from_code
 from modelpool.instances.embedded import EmbeddedInstance
 from modelpool.instances.peer import EmbeddedSettings
 from modelpool.ports import Instance
@@ -87,7 +89,7 @@ class Controller:
     async def start(self) -> None:
         """Read the repositories, adopt or start the instances, keep what is pinned, begin to preload."""
         try:
-            self._take(self._catalogue.take_scan(await asyncio.to_thread(self._catalogue.repository.scan)))
+            self._take(self._catalogue.take_scan(await aside(self._catalogue.repository.scan)))
             devices = inspection.device_budgets(self.settings, self._catalogue.entries.values())
             self._begin_record(devices)
             for name, pinned in self._state.pins().items():
@@ -126,8 +128,8 @@ class Controller:
             if self._recorder is not None:
                 self._recorder.flush()
             try:
-                found = await asyncio.to_thread(self._catalogue.repository.scan)
-                posted = await asyncio.to_thread(self._catalogue.read_posted)
+                found = await aside(self._catalogue.repository.scan)
+                posted = await aside(self._catalogue.read_posted)
             except Exception:
                 log.exception("the repositories could not be read; what was found before stays")
                 continue
@@ -268,7 +270,7 @@ class Controller:
         if self._stopping:
             raise ShuttingDown("the server is stopping", retry_after_s=1.0)
         check_name(name)
-        entry = await asyncio.to_thread(self._catalogue.read_post, name, properties)
+        entry = await aside(lambda: self._catalogue.read_post(name, properties))
         if entry.problem is not None:
             raise MalformedModel(f"model '{name}' cannot be served: {entry.problem}")
         self._take(self._catalogue.post(name, entry, properties))
@@ -285,7 +287,7 @@ class Controller:
         self._take(self._catalogue.forget(name))
 
     def pin(self, name: str) -> None:
-        """Keep a model resident, whatever else is asked for."""
+        """Keep a model resident, whatever else is asked for. Raises NeverFits or NoSpace where that is impossible, and pins nothing."""
         self._pin(name, True)
 
     def unpin(self, name: str) -> None:
@@ -296,5 +298,7 @@ class Controller:
         entry = self._catalogue.check(name)
         if not pinned and entry.spec is not None and entry.spec.residency.pinned:
             raise InvalidRequest(f"model '{name}' is pinned by its modelpool.yaml; change it there")
+        if pinned and (problem := pin_problem(self.core.world, name)) is not None:
+            raise from_code(*problem)
         self.feed(PinWanted(name, pinned))
         self._state.save_pin(name, pinned)

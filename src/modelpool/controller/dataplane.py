@@ -26,6 +26,9 @@ log = logging.getLogger("modelpool.dataplane")
 MOST_TRIES = 5
 """How often a call is sent again after processes died that had not started it."""
 
+LARGE_BODY_BYTES = 64 * 1024
+"""Bodies above this count from when they come until they are answered; smaller ones, of which there are many, only while they wait."""
+
 _PREFIX_BYTES = ANSWER_PREFIX.size
 _unpack_prefix = ANSWER_PREFIX.unpack_from
 
@@ -33,7 +36,10 @@ Ended = Callable[[Call, str, float], None]
 
 
 class DataPlane:
-    """Owns the calls that wait; those that were sent belong to their instance until it reports them."""
+    """Owns the calls that wait; those that were sent belong to their instance until it reports them.
+
+    The body of one that was sent is kept until the answer, as it may have to be sent again. `queue_bytes` bounds both together.
+    """
 
     def __init__(
         self, core: Core, catalogue: Catalogue, feed: Callable[[Event], None], clock: Clock, request_timeout_s: float, queue_bytes: int
@@ -45,7 +51,7 @@ class DataPlane:
         self._request_timeout_s = request_timeout_s
         self._queue_bytes = queue_bytes
         self._waiting: dict[int, Call] = {}
-        self._waiting_bytes = 0
+        self.held_bytes = 0
         self._next_request = 1
         self.models: dict[str, ModelStatistics] = {}
         self.queue_s = TimeHistogram()
@@ -61,15 +67,22 @@ class DataPlane:
         """Take a call; it may have ended before this returns."""
         now = self._clock()
         call.arrived = now
-        head = len(call.body) if call.json_bytes < 0 else call.json_bytes
+        size = len(call.body)
+        head = size if call.json_bytes < 0 else call.json_bytes
         try:
+            if size > LARGE_BODY_BYTES:
+                self._hold(call, size)
             if call.version:
                 self._catalogue.check(call.model, call.version)
             if call.body.find(b'"keep_alive"', 0, head) >= 0:
                 keep_alive_s = peek_keep_alive(call.body, call.json_bytes)
                 if keep_alive_s is not None:
                     self._feed(KeepAliveSet(call.model, keep_alive_s))
+        except QueueFull as error:
+            self._fail(call, error)
+            return
         except ModelpoolError as error:
+            self._release(call)
             call.fail(error)
             return
         lease = self._core.try_lease(call.model, now)
@@ -79,6 +92,23 @@ class DataPlane:
         else:
             self._wait(call, now)
 
+    def _hold(self, call: Call, size: int) -> None:
+        """Count a body. Raises QueueFull where there are too many bytes already."""
+        if self.held_bytes + size > self._queue_bytes:
+            raise QueueFull(
+                f"requests of {self.held_bytes} bytes wait or run already, and queue_bytes allows {self._queue_bytes}; try again later",
+                retry_after_s=1.0,
+            )
+        call.held = size
+        self.held_bytes += size
+
+    def _release(self, call: Call) -> None:
+        """A call has ended, or is small and waits no more. What an idle connection still refers to has no large body."""
+        self.held_bytes -= call.held
+        if call.held > LARGE_BODY_BYTES:
+            call.body = b""
+        call.held = 0
+
     def nested(self, call: Call, parent: Call | None) -> None:
         """Take a call that a running model makes to another (BLS). It never waits for a load, as its parent keeps what it holds meanwhile.
 
@@ -86,6 +116,9 @@ class DataPlane:
         """
         now = call.arrived = self._clock()
         call.members = _held(parent)
+        if (size := len(call.body)) > LARGE_BODY_BYTES:
+            call.held = size  # counted, but never refused: its parent holds what others wait for
+            self.held_bytes += size
         try:
             self._catalogue.check(call.model, call.version)
         except ModelpoolError as error:
@@ -113,19 +146,15 @@ class DataPlane:
         try:
             self._catalogue.check(call.model, call.version)
             timeout_s = peek_timeout_s(call.body, call.json_bytes)
+            if not call.held:
+                self._hold(call, len(call.body))
         except ModelpoolError as error:
             self._fail(call, error)
-            return
-        size = len(call.body)
-        if self._waiting_bytes + size > self._queue_bytes:
-            message = f"requests of {self._waiting_bytes} bytes wait already, all that queue_bytes allows; try again later"
-            self._fail(call, QueueFull(message, retry_after_s=1.0))
             return
         call.request = self._next_request
         self._next_request += 1
         call.queued = True
         self._waiting[call.request] = call
-        self._waiting_bytes += size
         deadline = call.arrived + min(self._request_timeout_s, timeout_s if timeout_s is not None else float("inf"))
         if deadline <= now:
             self._forget(call.request)
@@ -144,8 +173,8 @@ class DataPlane:
 
     def _forget(self, request: int) -> Call | None:
         call = self._waiting.pop(request, None)
-        if call is not None:
-            self._waiting_bytes -= len(call.body)
+        if call is not None and call.held <= LARGE_BODY_BYTES:
+            self._release(call)
         return call
 
     # --- what the core decided --------------------------------------------------------------------------------------------------
@@ -172,6 +201,8 @@ class DataPlane:
         json_bytes, queue_us, compute_us, _, executions = _unpack_prefix(payload)
         now = self._clock()
         settle = call.lease is not None and self._core.end_lease(call.lease, now)
+        if call.held:
+            self._release(call)
         if not call.cancelled:
             call.answer(json_bytes, payload[_PREFIX_BYTES:])
         counted = self.models.get(call.model) or self._statistics(call.model)
@@ -250,6 +281,8 @@ class DataPlane:
             call.fail(error)
 
     def _count(self, call: Call, outcome: str) -> None:
+        """A call has ended without an answer."""
+        self._release(call)
         now = self._clock()
         if call.model in self._catalogue.entries:  # names that clients made up are not kept
             counted = self._statistics(call.model)

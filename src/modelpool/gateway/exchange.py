@@ -187,7 +187,8 @@ class Exchange(Call):
                 connection.on_response_complete()
 
     def fail(self, error: Exception) -> None:
-        """Write the error."""
+        """Write the error; the body may be large, and the connection keeps this exchange until its next request."""
+        self.body = b""
         known = as_modelpool_error(error)
         body = oip_body(known)
         status = HTTPStatus(status_of(known, serving=True))

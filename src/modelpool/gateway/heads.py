@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from modelpool.errors import InvalidRequest, ModelpoolError, Unsupported
 from modelpool.gateway.exchange import Exchange
 
 END = b"\r\n\r\n"
 _MOST = 1024
 _MOST_BYTES = 1024
 """More or longer heads are not kept: clients must not be able to fill the memory of the server."""
+
+
+def head_problem(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ModelpoolError | None:
+    """Why no request with this head is taken, whatever it is for; the parser lets these through. None where nothing is wrong."""
+    if b"#" in url:
+        return InvalidRequest("the request's target has a '#', which is never sent to a server; write %23 where it is part of a name")
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if codings and (len(codings) > 1 or codings[0].strip(b" \t").lower() != b"chunked"):
+        shown = b", ".join(codings)[:80].decode("latin-1")
+        return Unsupported(f"Transfer-Encoding '{shown}' is not supported; send chunked alone, and compress with Content-Encoding")
+    return None
 
 
 class Head(NamedTuple):

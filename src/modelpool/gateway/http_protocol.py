@@ -19,7 +19,7 @@ from modelpool.gateway.bodies import encoding_problem, too_large
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import HeadTooLarge
 from modelpool.gateway.exchange import Exchange
-from modelpool.gateway.heads import END, KnownHeads
+from modelpool.gateway.heads import END, KnownHeads, head_problem
 from modelpool.gateway.paths import Target, infer_target
 
 HEAD_LIMIT_BYTES = 65536
@@ -50,6 +50,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._fresh = b""  # what came in one piece from there on
         self._in_head = False
         self._head_bytes = 0
+        self._advanced = False  # a head ended, or a piece of a body came, with the bytes that are being parsed
         self._upgrades = False
         self._deaf = False
         self._eof = False
@@ -70,12 +71,22 @@ class InferenceProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse_all(InvalidRequest(f"the request is not valid HTTP/1.1: {error}"))
+            if not self._deaf:
+                self._refuse_all(InvalidRequest(f"the request is not valid HTTP/1.1: {error}"))
         self._fresh = b""
-        if self._in_head:
-            if self._head_bytes > HEAD_LIMIT_BYTES:
-                self._refuse_all(HeadTooLarge(f"the head of the request exceeds {HEAD_LIMIT_BYTES} bytes; send shorter headers"))
-            self._head_bytes += len(data)
+        if not self._between:
+            self._count_head(data)
+
+    def _count_head(self, data: bytes) -> None:
+        """Bound what a request brings besides its body: its head, and the trailers after a chunked body, which nobody reads."""
+        if self._advanced:
+            self._advanced = False
+            self._head_bytes = 0
+            return
+        if self._head_bytes > HEAD_LIMIT_BYTES and not self._deaf:
+            what = "head of the request exceeds" if self._in_head else "trailers of the request exceed"
+            self._refuse_all(HeadTooLarge(f"the {what} {HEAD_LIMIT_BYTES} bytes; send shorter headers"))
+        self._head_bytes += len(data)
 
     def _take_known(self, data: bytes) -> bool:
         """Take a request without the parser, where its head is known and its body is all of the rest."""
@@ -107,8 +118,21 @@ class InferenceProtocol(HttpToolsProtocol):
             cycle = self._take(Exchange(self))
         if isinstance(cycle, Exchange):
             cycle.refuse(problem, hang_up=True)
+        elif cycle.response_started:
+            self.transport.close()  # in the middle of an answer
         else:
-            self.transport.close()  # in the middle of a body that the application reads
+            self._take_over(cycle).refuse(problem, hang_up=True)
+
+    def _take_over(self, cycle: Any) -> Exchange:
+        """An exchange in place of a cycle of the application, which finds its client gone."""
+        exchange = self.cycle = Exchange(self)
+        if self.running is cycle:
+            self.running = exchange
+            cycle.disconnected = True
+            cycle.message_event.set()
+        else:
+            self.pipeline[0] = (exchange, None)  # the one that was received last
+        return exchange
 
     # --- the parser's callbacks -------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
@@ -118,16 +142,27 @@ class InferenceProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self._between = False
         self._in_head = True
+        self._advanced = False
         self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are no headers: a client could say there what a proxy in front of us took out."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Tell inferences from all else."""
         self._in_head = False
+        self._advanced = True
         fresh, self._fresh = self._fresh, b""
         if self._deaf:
             return
         if self.parser.should_upgrade():
             self._upgrades = True
+            return
+        if (problem := head_problem(self.url, self.headers)) is not None:
+            self._take(Exchange(self)).refuse(problem, hang_up=True)
+            self._deaf = True
             return
         target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
         if target is not None:
@@ -144,6 +179,7 @@ class InferenceProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._advanced = True
         if self._deaf:
             return
         cycle = self.cycle

@@ -175,7 +175,7 @@ async def explain_model(request: Request) -> Response:
 
 @marqo
 async def pin_model(request: Request) -> Response:
-    """Pin a model: it is loaded and not evicted."""
+    """Pin a model: it is loaded and not evicted. 507 or 409 where it could not be kept."""
     name = queried_model(request)
     controller_of(request).pin(name)
     return json_response({"result": "success", "message": f"pinned model `{name}`"})

@@ -10,12 +10,14 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from modelpool.errors import InvalidName, InvalidRequest
+from modelpool.repository.layouts import MAX_VERSION
 
 _MODEL = re.compile(
     rb"/+v2/models/(?P<name>[^/].*?|(?=/))(?:/versions/(?P<version>[^/]*))?"
     rb"(?:/(?P<action>infer|ready|config|stats|generate|generate_stream|trace/setting))?",
     re.DOTALL,
 )
+_VERSION_DIGITS = 10
 _INFER_END = b"/infer"
 _CACHED_BYTES = 512
 """Longer URLs are read anew each time: clients must not be able to fill the memory of the server."""
@@ -39,8 +41,11 @@ class ModelPath(NamedTuple):
         text = self.raw_version
         if text is None:
             return 0
-        if not (text.isdigit() and len(text) < 10):
-            raise InvalidRequest(f"version '{text[:40].decode('latin-1')}' is not a number; versions are 1, 2, ..")
+        shown = text[:40].decode("latin-1")
+        if not text.isdigit():
+            raise InvalidRequest(f"version '{shown}' is not a number; versions are 1, 2, ..")
+        if len(text.lstrip(b"0")) > _VERSION_DIGITS or int(text) > MAX_VERSION:
+            raise InvalidRequest(f"version {shown} is too large; the largest is {MAX_VERSION}")
         return int(text)
 
 

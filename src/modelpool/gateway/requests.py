@@ -17,6 +17,7 @@ from modelpool.gateway.bodies import too_large
 from modelpool.gateway.dataplane import DataPlane
 from modelpool.gateway.errors import as_modelpool_error, marqo_form, oip_body, retry_after, status_of
 from modelpool.gateway.paths import decode_name
+from modelpool.protocol.jsonfaults import json_fault
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -99,7 +100,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"failed to parse the request JSON: {error}") from error
+        raise InvalidRequest(f"failed to parse the request JSON: {json_fault(error, body)}") from error
     if not isinstance(found, dict):
         raise InvalidRequest("the body must be a JSON object, like {}")
     return found

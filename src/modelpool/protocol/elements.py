@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from modelpool.errors import InvalidRequest, InvalidTensor
 from modelpool.protocol.datatypes import DATATYPES, DataType
+from modelpool.protocol.jsonfaults import json_fault
 from modelpool.protocol.tensors import FP32_BOUND, MAX_RANK, Tensor, object_array
 
 _COPY_BYTES = 64 * 1024
@@ -111,7 +112,7 @@ def from_json(where: str, datatype: str, shape: Sequence[int], raw: msgspec.Raw)
         values = _decoder(datatype, depth).decode(raw)
         array = _flat_texts(values, depth) if datatype == "BYTES" else _numbers(kind, values)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidTensor(f"{where} has data that is not {datatype}: {_told(error)}{_hint(kind)}") from error
+        raise InvalidTensor(f"{where} has data that is not {datatype}: {_told(json_fault(error, raw))}{_hint(kind)}") from error
     except OverflowError as error:
         raise InvalidTensor(f"{where} has a number that does not fit {datatype}{_hint(kind)}") from error
     except ValueError as error:
@@ -149,8 +150,8 @@ def _flat_texts(values: list[Any], depth: int) -> NDArray[Any]:
     return object_array([text.encode() for text in values])
 
 
-def _told(error: Exception) -> str:
-    return str(error).replace("`", "'").replace("'$", "'data")
+def _told(words: str) -> str:
+    return words.replace("`", "'").replace("'$", "'data")
 
 
 def _hint(kind: DataType) -> str:

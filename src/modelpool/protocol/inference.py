@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from modelpool.errors import InvalidRequest, InvalidTensor, Unsupported
 from modelpool.protocol import elements
 from modelpool.protocol.datatypes import datatype_of
+from modelpool.protocol.jsonfaults import json_fault
 from modelpool.protocol.tensors import MAX_RANK, FlatTensor, InferenceRequest, Tensor, object_array
 from modelpool.units import parse_duration
 
@@ -213,7 +214,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], head: Body, what: str) -> T:
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the body is not {what}: {str(error).replace('`', chr(39))}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
+        raise InvalidRequest(f"the body is not JSON: {json_fault(error, head)}") from error
 
 
 def _non_finite_as_strings(head: Body) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from modelpool.core.model import Isolation, ModelSpec, Residency
 from modelpool.errors import MalformedModel, ModelpoolError
 from modelpool.protocol.messages import TensorMeta, VersionSpec
+from modelpool.protocol.regular import check_regular, open_regular
 from modelpool.repository import triton_config
 from modelpool.repository.entry import Entry, Source
 from modelpool.repository.layouts import Layout, Place, is_version, read_layout
@@ -70,6 +70,7 @@ class _Work:
         if place.is_folder:
             self.files.append(place.path / triton_config.FILE_NAME)
         layout = read_layout(place)
+        self._check_warmup(layout)
         stamps = self._model_stamps(layout)
         inputs, outputs, estimate_bytes = self._read_onnx(layout) if layout.runtime == "onnx" else self._read_python(layout)
         spec = ModelSpec(
@@ -98,6 +99,14 @@ class _Work:
             outputs=outputs,
             properties=properties,
         )
+
+    def _check_warmup(self, layout: Layout) -> None:
+        """What a load would read for its warm-up must be files; what is not there yet may come before the load."""
+        for sample in layout.config.get("model_warmup", ()):
+            for value in sample.get("inputs", {}).values():
+                file = self._place.path / "warmup" / value.get("input_data_file", "")
+                if value.get("input_data_file") and file.exists():
+                    check_regular(file)
 
     def _model_stamps(self, layout: Layout) -> list[Stamp]:
         """The files of the selected versions: in Triton's layout all below the version folder, as helpers and weights lie there."""
@@ -136,7 +145,7 @@ class _Work:
 
     def _read_python(self, layout: Layout) -> tuple[tuple[TensorMeta, ...] | None, tuple[TensorMeta, ...] | None, int]:
         for path in layout.versions.values():
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # one that cannot be read is a problem now, not at its first request
+            open_regular(path).close()  # one that cannot be read is a problem now, not at its first request
         inputs, outputs = triton_config.tensors(layout.config, "input"), triton_config.tensors(layout.config, "output")
         return inputs or None, outputs or None, PYTHON_BASE_BYTES + self._folder_bytes(layout)
 

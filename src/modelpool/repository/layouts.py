@@ -17,7 +17,7 @@ from modelpool.repository import residency, triton_config
 from modelpool.repository.names import check_name
 from modelpool.repository.watch import is_folder
 
-_MAX_VERSION = (1 << 32) - 1
+MAX_VERSION = (1 << 32) - 1
 _DEFAULT_FILES = {"onnx": "model.onnx", "python": "model.py"}
 
 
@@ -81,8 +81,8 @@ def read_layout(place: Place) -> Layout:
             if numbers
             else f"there is no version folder; put the model at {place.name}/1/{file_name}"
         )
-    if max(present) > _MAX_VERSION:
-        raise MalformedModel(f"version {max(present)} is too large; the largest is {_MAX_VERSION}")
+    if max(present) > MAX_VERSION:
+        raise MalformedModel(f"version {max(present)} is too large; the largest is {MAX_VERSION}")
     chosen = triton_config.select_versions(config, list(present))
     return Layout(runtime, file_name, config, {number: present[number] for number in chosen})
 

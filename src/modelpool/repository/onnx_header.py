@@ -8,7 +8,6 @@ of fields are bounded, and no length is believed before it was checked against t
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from modelpool.errors import MalformedModel
 from modelpool.protocol.messages import TensorMeta
+from modelpool.protocol.regular import open_regular
 
 _WINDOW_BYTES = 64 * 1024
 _MAX_FIELDS = 300_000
@@ -75,18 +75,15 @@ class OnnxHeader:
 def read_header(path: Path) -> OnnxHeader:
     """Read the head of a model file. Raises MalformedModel with a sentence for people."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block the scan
+        file = open_regular(path)
     except (OSError, ValueError) as error:
         raise MalformedModel(f"{path.name} cannot be read: {_reason(error)}; check that it exists and its permissions") from error
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise MalformedModel(f"{path.name} is not a regular file; put an ONNX model there")
-        return _Walk(fd, status.st_size, path.name).model()
-    except OSError as error:
-        raise MalformedModel(f"{path.name} cannot be read: {_reason(error)}") from error
-    finally:
-        os.close(fd)
+    with file:
+        try:
+            fd = file.fileno()
+            return _Walk(fd, os.fstat(fd).st_size, path.name).model()
+        except OSError as error:
+            raise MalformedModel(f"{path.name} cannot be read: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ import yaml
 
 from modelpool.core.model import MOST_PRIORITY, Residency
 from modelpool.errors import InvalidRequest, MalformedModel
+from modelpool.protocol.regular import open_regular
 from modelpool.repository.names import check_name
 from modelpool.units import parse_bytes, parse_duration
 
@@ -47,7 +48,7 @@ def read_preload(path: Path) -> tuple[str, ...]:
 
 def _mapping(path: Path, known: list[str]) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise MalformedModel(f"{path.name} is larger than {_MAX_BYTES} bytes; a residency policy has a few lines")

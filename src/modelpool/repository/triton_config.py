@@ -7,6 +7,7 @@ from typing import Any
 
 from modelpool.errors import MalformedModel
 from modelpool.protocol.messages import TensorMeta
+from modelpool.protocol.regular import open_regular
 
 FILE_NAME = "config.pbtxt"
 _MAX_BYTES = 4 * 1024 * 1024
@@ -23,7 +24,7 @@ def parse_config(path: Path) -> dict[str, Any]:
     from tritonclient.grpc import model_config_pb2
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(_MAX_BYTES + 1)
         if len(raw) > _MAX_BYTES:
             raise MalformedModel(f"{path.name} is larger than {_MAX_BYTES} bytes; that is no model configuration")

@@ -23,6 +23,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from modelpool.errors import InvalidTensor, LoadFailed, ModelError
 from modelpool.protocol.datatypes import BY_ONNX
 from modelpool.protocol.messages import TensorMeta
+from modelpool.protocol.regular import open_regular
 from modelpool.protocol.tensors import object_array
 
 SMALL_BYTES = 16_000_000
@@ -167,7 +168,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(8)
 
 

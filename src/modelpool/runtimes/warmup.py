@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelpool.errors import LoadFailed
+from modelpool.protocol.regular import open_regular
 from modelpool.runtimes.base import Tensor
 from modelpool.runtimes.pb_utils.types import NUMPY, deserialize_bytes_tensor, protocol_name
 
@@ -55,7 +56,7 @@ def _tensor(entry: dict[str, Any], batch: tuple[int, ...], model_dir: str) -> Te
 
 
 def _from_file(path: str, datatype: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         raw = file.read()
     return deserialize_bytes_tensor(raw) if datatype == "BYTES" else np.frombuffer(raw, dtype=dtype)
 

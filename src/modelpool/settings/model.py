@@ -139,7 +139,12 @@ class Settings(BaseModel):
     preload: Names = _setting((), "Models that are loaded at the start; one that fails never stops it.", "encoder, ranker")
     body_limit_bytes: Bytes = _setting(64 * _MIB, "Largest body of a request.", "64MiB", gt=0)
     queue_bound: int = _setting(1000, "Requests that may wait for one model; more are refused.", "1000", ge=1)
-    queue_bytes: Bytes = _setting(512 * _MIB, "Bodies of all requests that may wait together; more are refused.", "512MiB", gt=0)
+    queue_bytes: Bytes = _setting(
+        512 * _MIB,
+        "Bodies of all requests that may wait or run together; more are refused. A worker has those that run once more.",
+        "512MiB",
+        gt=0,
+    )
     request_timeout_s: Seconds = _setting(120.0, "Longest time that a request waits before it starts.", "2m", gt=0)
     load_timeout_s: Seconds = _setting(600.0, "Longest time that a load may take before its process is recycled.", "10m", gt=0)
     verify_timeout_s: Seconds = _setting(10.0, "Time in which an unloaded model's memory must come back.", "10s", gt=0)

@@ -46,6 +46,22 @@ def test_a_figure_cannot_overwrite_the_message() -> None:
     assert json.loads(JsonFormatter().format(record("said", figures={"message": "other", "level": 3})))["message"] == "said"
 
 
+HOSTILE = "a\u202eb\u2066c\x1b[2J\x7f\x9b\u2028\ufeff\U000e0041\ud800"
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_what_would_act_on_a_terminal_is_escaped(formatter: logging.Formatter) -> None:
+    line = formatter.format(record(f"loading {HOSTILE}", model=HOSTILE, figures={"victims": [HOSTILE]}))
+    assert line.isprintable()
+    assert line.count("\\u202e") == 3
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(line)["model"] == HOSTILE
+
+
+def test_letters_of_all_languages_stay() -> None:
+    assert "model=größe-模型-שלום" in TextFormatter().format(record("loading", model="größe-模型-שלום"))
+
+
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_a_traceback_stays_on_the_line(formatter: logging.Formatter) -> None:
     try:

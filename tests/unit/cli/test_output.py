@@ -18,6 +18,10 @@ def test_plain_columns_are_aligned_and_one_row_is_one_line() -> None:
     ]
 
 
+def test_what_would_act_on_a_terminal_is_escaped() -> None:
+    assert plain_lines((Column("NAME"),), [("a\u202eb\x1b[2J",)]) == ["NAME", "a\\u202eb\\u001b[2J"]
+
+
 def test_an_empty_table_is_its_head() -> None:
     assert plain_lines(COLUMNS, []) == ["NAME  SIZE  NOTE"]
 
@@ -31,5 +35,6 @@ def test_a_terminal_gets_a_table_and_no_markup_is_read(monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "80")
-    print_table(COLUMNS, [("[red]a[/red]", "1 MiB", "x")])
+    print_table(COLUMNS, [("[red]a[/red]", "1 MiB", "x\u202e")])
     assert "[red]a[/red]" in terminal.getvalue()
+    assert "x\\u202e" in terminal.getvalue()

@@ -81,6 +81,19 @@ async def test_what_is_wrong_has_a_status_a_code_and_words(wire: Wire, path: str
     assert (await wire.ask(post("echo"))).status == 200  # the connection goes on
 
 
+async def test_half_of_a_surrogate_pair_is_named_on_every_path(wire: Wire) -> None:
+    body = rb'{"model_name": "\ud800"}'
+    for path in ("/models", "/v2/repository/index"):
+        reply = await wire.ask(b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
+        assert reply.status == 400
+        assert rb"\\ud800 is half of a surrogate pair" in reply.body
+
+
+async def test_a_refused_body_is_not_kept_by_its_connection(wire: Wire, server: HttpServer) -> None:
+    assert (await wire.ask(post("full", b"x" * 100_000))).status == 503
+    assert [connection.cycle.body for connection in server.connections()] == [b""]
+
+
 async def test_a_refusal_says_when_to_come_back(wire: Wire) -> None:
     assert (await wire.ask(post("full"))).headers["retry-after"] == "3"
 
@@ -386,6 +399,35 @@ async def test_a_broken_chunk_is_refused(wire: Wire, controller: FakeController)
     assert not controller.calls
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("path", ["/v2/models/double/infer#f", "/v2/models/double/infer?a#", "/v2/models/#/infer", "/v2#", "http://h/v2#x"])
+async def test_a_fragment_in_the_target_is_refused(wire: Wire, controller: FakeController, method: str, path: str) -> None:
+    reply = await wire.ask(f"{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+    assert (reply.status, reply.json["code"]) == (400, "bad_request")
+    assert "'#'" in reply.json["error"]
+    assert await wire.closed()
+    assert not controller.calls
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "gzip", "identity", "x"])
+@pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/repository/index"])
+async def test_other_transfer_codings_than_chunked_are_refused(wire: Wire, controller: FakeController, coding: str, path: str) -> None:
+    reply = await wire.ask(f"POST {path} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: {coding}\r\n\r\n".encode() + chunked(b"{}"))
+    assert (reply.status, reply.json["code"]) == (501, "unsupported")
+    assert await wire.closed()
+    assert not controller.calls
+
+
+async def test_chunked_twice_is_refused(wire: Wire, controller: FakeController) -> None:
+    reply = await wire.ask(post("echo", b"", "Transfer-Encoding: chunked, chunked", length=False) + chunked(b"{}"))
+    assert reply.status == 400
+    assert not controller.calls
+
+
+async def test_chunked_may_be_written_in_capitals(wire: Wire) -> None:
+    assert (await wire.ask(post("echo", b"", "Transfer-Encoding:  Chunked ", length=False) + chunked(b"{}"))).body == b"{}"
+
+
 async def test_a_head_without_end_is_refused(wire: Wire) -> None:
     await wire.send(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(80):
@@ -393,6 +435,45 @@ async def test_a_head_without_end_is_refused(wire: Wire) -> None:
         await asyncio.sleep(0)
     reply = await wire.reply()
     assert (reply.status, reply.json["code"]) == (431, "head_too_large")
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+LOAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("request_", [post("echo", b"", CHUNKED, length=False), LOAD], ids=["inference", "application"])
+@pytest.mark.parametrize("line", [b"x" * 10_000, b"x: %b\r\n" % (b"y" * 9_000)], ids=["one", "many"])
+@pytest.mark.parametrize("ahead", [b"", post("run")], ids=["first", "in its turn"])
+async def test_trailers_without_end_are_refused(wire: Wire, controller: FakeController, request_: bytes, line: bytes, ahead: bytes) -> None:
+    await wire.send(ahead + request_ + b"2\r\n{}\r\n0\r\nX: ")
+    for _ in range(80):
+        await wire.send(line)
+        await asyncio.sleep(0)
+    if ahead:
+        (await controller.call()).answer(-1, b"done")
+        assert (await wire.reply()).body == b"done"
+    reply = await wire.reply()
+    assert (reply.status, reply.json["code"]) == (431, "head_too_large")
+    assert "trailers" in reply.json["error"]
+    assert len(controller.calls) == bool(ahead)
+
+
+async def test_trailers_are_no_headers(wire: Wire, controller: FakeController) -> None:
+    trailers = b"0\r\nInference-Header-Content-Length: 1\r\n\r\n"
+    reply = await wire.ask(post("echo", b"", CHUNKED, length=False) + b"2\r\n{}\r\n" + trailers)
+    assert reply.body == b"{}"
+    assert controller.calls[0].json_bytes == -1
+    assert (await wire.ask(LOAD + trailers)).status == 200
+
+
+async def test_many_small_chunks_are_no_trailers(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_LIMIT_BYTES", 10)
+    await wire.send(post("echo", b"", CHUNKED, length=False))
+    for _ in range(20):
+        for part in (b"1\r\n", b"x\r\n"):
+            await wire.send(part)
+            await asyncio.sleep(0.001)
+    assert (await wire.ask(b"0\r\n\r\n")).body == b"x" * 20
 
 
 async def test_a_half_closed_client_gets_what_runs(wire: Wire, controller: FakeController) -> None:

@@ -42,6 +42,21 @@ def test_a_name_must_be_utf_8_and_a_version_a_number() -> None:
         _ = found.version
 
 
+@pytest.mark.parametrize("version", ["4294967296", "9999999999", "99999999999", "9" * 5000])
+def test_a_version_beyond_all_is_too_large(version: str) -> None:
+    found = model_path(f"/v2/models/m/versions/{version}".encode())
+    assert found is not None
+    with pytest.raises(InvalidRequest, match="is too large; the largest is 4294967295"):
+        _ = found.version
+
+
+@pytest.mark.parametrize(("text", "version"), [("4294967295", 4294967295), ("000000000012", 12)])
+def test_every_version_that_a_repository_may_hold_can_be_named(text: str, version: int) -> None:
+    found = model_path(f"/v2/models/m/versions/{text}".encode())
+    assert found is not None
+    assert found.version == version
+
+
 @pytest.mark.parametrize(
     ("url", "model"),
     [

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,52 @@ def test_single_file(tmp_path: Path) -> None:
     assert entry.spec.device_kinds == ("cuda", "cpu")
     assert entry.spec.isolation == "shared"
     assert entry.spec.estimate_bytes > 0
+
+
+WARM = 'backend: "onnxruntime" model_warmup [ { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 input_data_file: "raw" } } } ]'
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+
+def make_link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["config.pbtxt", "modelpool.yaml", "warmup/raw", "1/model.onnx", "1/model.py"])
+@pytest.mark.parametrize("make", [make_fifo, make_socket, make_link_to_a_device, Path.mkdir])
+def test_what_is_read_must_be_a_regular_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
+) -> None:
+    if name != "1/model.py":
+        write_onnx(tmp_path / "m" / "1" / "model.onnx")
+    write_text(tmp_path / "m" / "config.pbtxt", WARM if name != "1/model.py" else 'backend: "python"')
+    path = tmp_path / "m" / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    monkeypatch.chdir(path.parent)
+    make(Path(path.name))
+    write_onnx(tmp_path / "good.onnx")
+    assert scan(tmp_path)["good"].problem is None
+    said = problem(tmp_path)
+    if make is not Path.mkdir or not name.startswith("1/"):
+        assert path.name in said
+        assert "regular file" in said
+
+
+def test_a_preload_list_that_is_a_fifo_is_told(tmp_path: Path) -> None:
+    write_onnx(tmp_path / "m.onnx")
+    os.mkfifo(tmp_path / "modelpool.yaml")
+    os.mkfifo(tmp_path / "m.modelpool.yaml")
+    repository = Repository([tmp_path])
+    assert "m.modelpool.yaml is a FIFO" in (repository.scan()["m"].problem or "")
+    assert any("modelpool.yaml is a FIFO, not a regular file" in told for told in repository.problems())
 
 
 def test_folder_with_one_model(tmp_path: Path) -> None:

@@ -178,6 +178,14 @@ def test_all_versions_must_fit(tmp_path: Path) -> None:
 
 
 # --- warm-up ---------------------------------------------------------------------------------------------------------------------
+def test_a_warm_up_file_that_is_a_fifo_does_not_wait(tmp_path: Path) -> None:
+    path = gather(tmp_path / "model.onnx")
+    (tmp_path / "warmup").mkdir()
+    os.mkfifo(tmp_path / "warmup" / "raw")
+    sample = warmup(0, table={"data_type": "TYPE_FP32", "dims": [1, 1], "input_data_file": "raw"})
+    assert "raw is a FIFO, not a regular file" in refused(path, model_warmup=[sample])
+
+
 def warmup(batch_size: int, **inputs: dict[str, Any]) -> dict[str, Any]:
     return {"name": "w", "batch_size": batch_size, "inputs": inputs}
 
