@@ -34,6 +34,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+MOST_CHARS = 4000
+"""Longer texts of errors are cut: they go into answers, logs and the journal."""
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and how long it is."""
+    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}.. ({len(text)} characters in all)"
+
+
+def text_of(error: BaseException) -> str:
+    """An exception's own words, whatever its class does; never raises."""
+    try:
+        return shortened(str(error))
+    except BaseException:
+        return "(its message cannot be read)"
+
 
 class ModelpoolError(Exception):
     """Base of all errors: a sentence for the user and a `code` for programs.
@@ -44,7 +60,8 @@ class ModelpoolError(Exception):
     code: ClassVar[str] = "internal_error"
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        message = message.encode("utf-8", "backslashreplace").decode()  # a model's own words may be no text that can be sent
+        # A model's own words may be no text that can be sent, and of any length.
+        message = shortened(message).encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
-from modelpool.errors import ModelpoolError, from_code
+from modelpool.errors import ModelpoolError, from_code, text_of
 from modelpool.ports import Call, CallSink
 from modelpool.protocol import messages
 from modelpool.protocol.frames import CALL_PREFIX, INFER_PREFIX, JSON_BYTES, Kind
@@ -170,7 +170,7 @@ class NestedCall(Call):
         self._link.send(Kind.CALLED, 0, self._number, b"".join((JSON_BYTES.pack(json_bytes), body)))
 
     def fail(self, error: Exception) -> None:
-        known = error if isinstance(error, ModelpoolError) else ModelpoolError(f"internal error: {error!r}")
+        known = error if isinstance(error, ModelpoolError) else ModelpoolError(f"internal error: {type(error).__name__}: {text_of(error)}")
         failure = messages.Failure(code=known.code, message=known.message, retry_after_s=known.retry_after_s)
         self._link.send(Kind.CALL_FAILED, 0, self._number, messages.encode(failure))
 

@@ -28,6 +28,7 @@ class Process:
         self._own = own
         self._on_exit = on_exit
         self._pidfd = os.pidfd_open(pid)
+        self._leads = own or _leads_a_group(pid)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pidfd, self._ended)
 
@@ -53,17 +54,25 @@ class Process:
         self._on_exit(self._collect())
 
     def _collect(self) -> str:
+        if self._leads:
+            # What it started lives in its group, and goes with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         if not self._own:
             return "ended"
-        # Before its pid is free again: what it started lives in its session, and goes with it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
         try:
             _, status = os.waitpid(self.pid, 0)
         except ChildProcessError:
             return "ended"
         code = os.waitstatus_to_exitcode(status)
         return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _leads_a_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid != os.getpgrp()
+    except ProcessLookupError:
+        return False
 
 
 def spawn_worker(python: str, arguments: Sequence[str], log: Path) -> int:

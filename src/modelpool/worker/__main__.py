@@ -81,6 +81,10 @@ def main() -> int:
     asyncio.run(serve())
     logging.shutdown()
     sys.stdout.flush()
+    if os.getpgrp() == os.getpid():
+        # What models started is in our group, and goes with us; an adopted worker has no parent that would see to it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
     # Threads that a model left behind, or a run that never ends, must not keep the process.
     os._exit(0)
 

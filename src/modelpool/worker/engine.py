@@ -20,7 +20,7 @@ from modelpool.worker.calls import OutgoingCalls
 from modelpool.worker.codec import decode_item
 from modelpool.worker.hosted import Hosted
 from modelpool.worker.memory import RunProbe, private_bytes, trim
-from modelpool.worker.runs import Item, Ran, error_frame, run
+from modelpool.worker.runs import Item, Ran, describe, error_frame, run
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Engine:
             link.write(error_frame(copy, call, error))
             return
         except Exception as error:
-            link.write(error_frame(copy, call, from_code("internal_error", f"the worker could not read the request: {error!r}")))
+            link.write(error_frame(copy, call, from_code("internal_error", f"the worker could not read the request: {describe(error)}")))
             return
         hosted.add(item)
         self._touch(hosted)
@@ -174,7 +174,7 @@ class Engine:
         try:
             ran = run(copy, hosted.spec, hosted.model, items, self._table, probe)
         except BaseException as error:  # a fault of ours, yet the slot must be free again and each request answered
-            failure = from_code("internal_error", f"the worker could not run the request: {error!r}")
+            failure = from_code("internal_error", f"the worker could not run the request: {describe(error)}")
             ran = Ran([[error_frame(copy, item.call, failure)] for item in items], [], 0.0, -1 if probe is None else 0)
         self._loop.call_soon_threadsafe(self._finish_threaded, hosted, items, ran)
 

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from modelpool.errors import ModelError, ModelpoolError
+from modelpool.errors import ModelError, ModelpoolError, text_of
 from modelpool.protocol import messages
 from modelpool.protocol.alike import encode_alike
 from modelpool.protocol.frames import ANSWER_HEAD, ANSWER_PREFIX, Kind, frame
 from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response
 from modelpool.protocol.running import RunningTable
-from modelpool.protocol.stream import LARGE_BYTES, Bytes
+from modelpool.protocol.stream import LARGE_BYTES, MAX_PAYLOAD_BYTES, Bytes
 from modelpool.runtimes import calls
 from modelpool.runtimes.base import Alike, Answer, InferenceRequest, LoadedModel, Outcome
+from modelpool.units import format_bytes
 from modelpool.worker.memory import RunProbe
 
 _MOST_US = 2**32 - 1
@@ -108,11 +109,21 @@ def _frames(
             frames.append([error_frame(copy, item.call, ModelError(f"the model's answer cannot be sent: {describe(error)}"))])
             continue
         payload_bytes = size + _ANSWER_PREFIX_BYTES
+        if payload_bytes > MAX_PAYLOAD_BYTES:
+            frames.append([error_frame(copy, item.call, _too_large(payload_bytes))])
+            continue
         queue_us = _us(started - item.arrived)
         head = _pack_head(payload_bytes, _ANSWER, 0, 0, copy, item.call, json_bytes, queue_us, compute_us, batch, executions)
         frames.append([b"".join((head, *parts))] if size < LARGE_BYTES else [head, *parts])
         executions = 0
     return frames
+
+
+def _too_large(size_bytes: int) -> ModelError:
+    return ModelError(
+        f"the answer is too large: {format_bytes(size_bytes)}, at most {format_bytes(MAX_PAYLOAD_BYTES)}; ask for fewer outputs, or send "
+        f"smaller requests"
+    )
 
 
 def _frames_alike(
@@ -148,8 +159,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ModelpoolError):
         return error.message
     if isinstance(error, MemoryError):
-        return f"out of memory: {error}" if str(error) else "out of memory"
-    text = str(error)
+        return f"out of memory: {text_of(error)}" if text_of(error) else "out of memory"
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 1.0
 LOG_BYTES = 16 << 20
 _LAST_WORDS_S = 2.0
+LONELY_STOP_S = 10.0
+"""How long a worker without a server waits, once it stops, for runs and loads that go on."""
 _INFER_ALONE = int(Kind.INFER_ALONE)
 _INFERS = (int(Kind.INFER), _INFER_ALONE)
 
@@ -188,6 +190,8 @@ class Worker:
             self.engine.connect(None)
             log.warning("the server is gone; waiting %g s for another", self._settings.orphan_grace_s)
             self._wait_for_server()
+            if self._stopping:
+                self._end_soon()
 
     def _wait_for_server(self) -> None:
         self._orphan_timer = self._loop.call_later(self._settings.orphan_grace_s, self.stop, "no server came")
@@ -204,6 +208,12 @@ class Worker:
             self._stopping = True
             log.info("worker stops: %s", reason)
             self.engine.stop(self._end.set)
+            if self._current is None:
+                self._end_soon()
+
+    def _end_soon(self) -> None:
+        """Nobody waits for what still runs: it gets a while, and then ends with the process."""
+        self._loop.call_later(LONELY_STOP_S, self._end.set)
 
     def _housekeeping(self) -> None:
         self.engine.trim_if_worth_it()

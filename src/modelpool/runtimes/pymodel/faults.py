@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from modelpool.errors import shortened, text_of
 from modelpool.runtimes.pymodel.files import ModelFolder
 
 _LAST_LINES = 8
@@ -12,8 +13,8 @@ _LAST_LINES = 8
 def named(error: BaseException) -> str:
     """The error's type and message on one line."""
     if isinstance(error, SystemExit):
-        return f"SystemExit: it called sys.exit({error.code!r}), which a model must not"
-    text = str(error).strip()
+        return f"SystemExit: it called sys.exit({text_of(error)}), which a model must not"
+    text = text_of(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -30,5 +31,8 @@ def told_in_full(error: BaseException, folder: ModelFolder) -> str:
     trace = error.__traceback__
     while trace is not None and not folder.holds(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
-    lines = "".join(traceback.format_exception(type(error), error, trace, chain=False)).rstrip().splitlines()
-    return "\n".join([named(error), *lines[-_LAST_LINES:]])
+    try:
+        lines = "".join(traceback.format_exception(type(error), error, trace, chain=False)).rstrip().splitlines()
+    except BaseException:  # what the model's own exception class does when it is looked at
+        lines = traceback.format_tb(trace)
+    return shortened("\n".join([named(error), *lines[-_LAST_LINES:]]))

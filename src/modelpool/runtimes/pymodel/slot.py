@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from modelpool.errors import text_of
 from modelpool.runtimes import calls, pb_utils
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class Raised(Exception):
     """The model's code raised; `error` is what, sys.exit included."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(text_of(error))
         self.error = error
 
 
