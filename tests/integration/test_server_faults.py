@@ -13,7 +13,7 @@ import pytest
 
 from modelpool.testing.models import scale
 from tests.integration.running import RunningServer, Traffic, alive, running, until
-from tests.integration.scripted import add_python
+from tests.integration.scripted import Gate, add_python
 
 
 @pytest.fixture
@@ -139,3 +139,30 @@ def test_one_load_serves_thirty_first_requests(server: RunningServer) -> None:
         answers = list(pool.map(lambda number: server.value("times5", float(number)), range(30)))
     assert answers == [5.0 * number for number in range(30)]
     assert 'modelpool_loads_total{model="times5"} 1.0' in server.client.get("/metrics").text
+
+
+def test_a_worker_that_nobody_adopts_ends_though_its_model_never_does(repository: Path, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    add_python(repository, "stuck", gate.line)
+    with running(repository, tmp_path / "state", "--set", "orphan_grace=0.5s") as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.infer, "stuck")
+        gate.reached()
+        workers = list(server.workers().values())
+        server.kill()
+        until(lambda: not any(alive(pid) for pid in workers), "the end of the orphans")
+        assert asked.exception() is not None
+
+
+def test_what_a_model_started_ends_with_its_adopted_process(repository: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    start = f"import subprocess; open({str(marker)!r}, 'w').write(str(subprocess.Popen(['sleep', '3333']).pid))"
+    add_python(repository, "parent", load=start)
+    with running(repository, tmp_path / "state") as server:
+        assert server.value("parent", 1) == 2
+        child = int(marker.read_text())
+        server.kill()
+        server.start()
+        assert server.value("parent", 1) == 2
+        assert int(marker.read_text()) == child
+        server.client.post("/v2/repository/models/parent/unload").raise_for_status()
+        until(lambda: not alive(child), "the end of the child")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modelpool.errors import InvalidRequest, InvalidTensor, ModelError, UnknownVersion
+from modelpool.errors import InvalidRequest, InvalidTensor, LoadFailed, ModelError, UnknownVersion
 from modelpool.protocol.messages import TensorMeta
 from modelpool.runtimes.base import Answer, Tensor, open_runtime
 from modelpool.runtimes.python import PythonRuntime
@@ -377,3 +377,31 @@ def test_slots_run_at_once(tmp_path: Path) -> None:
 def test_a_version_that_is_not_loaded(tmp_path: Path) -> None:
     with loaded(tmp_path, ECHO, in_out_config()) as model, pytest.raises(UnknownVersion, match=r"version 3 .* loaded are \[1\]"):
         model.execute(3, [request(IN=np.zeros(1, F32))])
+
+
+EVIL = "class Evil(Exception):\n    def __str__(self): raise self\n    __repr__ = __str__\n"
+
+
+def test_an_exception_that_cannot_be_read_is_told_of_all_the_same(tmp_path: Path) -> None:
+    with loaded(tmp_path / "execute", EVIL + replying("(_ for _ in ()).throw(Evil())"), in_out_config()) as model:
+        for _ in range(2):
+            outcome = run(model, IN=np.zeros(1, F32))
+            assert isinstance(outcome, ModelError)
+            assert "Evil: (its message cannot be read)" in outcome.message
+    with (
+        pytest.raises(LoadFailed, match="Evil"),
+        loaded(
+            tmp_path / "initialize",
+            EVIL + "class TritonPythonModel:\n    def initialize(self, args): raise Evil()\n    def execute(self, requests): pass\n",
+            in_out_config(),
+        ),
+    ):
+        pass
+
+
+def test_a_models_words_are_cut_to_a_length(tmp_path: Path) -> None:
+    with loaded(tmp_path, replying("(_ for _ in ()).throw(ValueError('x' * 5_000_000))"), in_out_config()) as model:
+        outcome = run(model, IN=np.zeros(1, F32))
+    assert isinstance(outcome, ModelError)
+    assert len(outcome.message) < 10_000
+    assert "5000000 characters in all" in outcome.message
