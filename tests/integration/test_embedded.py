@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
+import resource
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import pytest
 from modelpool.core.events import CopyLost, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed
 from modelpool.errors import InvalidTensor, ModelError, NotCached, RequestTimeout, SetupError, UnknownVersion
 from modelpool.instances import adoption
+from modelpool.instances import peer as peer_module
+from modelpool.instances.peer import Peer
 from modelpool.instances.process import default_python
 from modelpool.protocol.messages import LoadSpec, VersionSpec
 from modelpool.protocol.record import WorkerRecord, write_record
@@ -280,6 +286,107 @@ async def test_a_load_that_takes_too_long_costs_its_process(tmp_path: Path) -> N
             assert "load_timeout" in failed.message
         await one.load(2)
         assert await one.value(2, 1) == 2
+
+
+@contextlib.contextmanager
+def descriptors(free: int) -> Iterator[None]:
+    """Of all file descriptors only so many can be had."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(free):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+async def test_a_process_for_whose_start_descriptors_are_lacking_fails_its_load_and_no_other(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        before = children()
+        for free in range(8):
+            with descriptors(free):
+                one.begin_load(1, isolated=True)
+                ended = await one.events.next(Loaded | LoadFailed)  # type: ignore[arg-type]
+            if isinstance(ended, Loaded):
+                break
+            assert "Too many open files" in ended.message
+            assert children() == before, "a process was left behind"
+        assert free > 2
+        assert await one.value(1, 1) == 2
+
+
+@pytest.mark.parametrize("step", ["start", "load"])
+async def test_a_load_that_ends_in_an_error_nobody_thought_of_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        before = children()
+        for isolated in (True, False) if step == "load" else (True,):
+            with monkeypatch.context() as patch:
+                patch.setattr(Peer, step if step == "load" else "_connect", broken)
+                one.begin_load(1, isolated=isolated)
+                failed = await one.events.next(LoadFailed)
+            assert "nobody thought of this" in failed.message
+            assert children() == before, "a process was left behind"
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_a_restart_that_ends_in_an_error_nobody_thought_of_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    async def broken(self: Peer) -> None:
+        tries.append(self)
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(Peer, "start", broken)
+            os.kill(one.pids()["w"], signal.SIGKILL)
+            await until(lambda: len(tries) > 1)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_the_death_of_a_process_whose_files_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, isolated=True)
+        monkeypatch.setattr(peer_module, "remove_files", read_only)
+        outcome = await outcome_of(one.ask(1, DIE))
+        assert isinstance(outcome, Lost)
+        await one.lost(1)
+        one.begin_load(2, isolated=True)
+        assert "Read-only file system" in (await one.events.next(LoadFailed)).message
+
+
+async def test_an_unload_that_ends_in_an_error_nobody_thought_of_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        for copy, isolated, step in ((1, False, "unload"), (2, True, "stop")):
+            await one.load(copy, isolated=isolated)
+            with monkeypatch.context() as patch:
+                patch.setattr(Peer, step, broken)
+                await one.unload(copy)
+        await until(lambda: list(one.pids()) == ["w"])
 
 
 # --- processes that die ------------------------------------------------------------------------------------------------------------

@@ -157,22 +157,29 @@ class EmbeddedInstance:
 
     async def _revive(self) -> None:
         """Bring the shared worker back, more slowly the more often it dies young."""
-        while self._shared is None:
-            await asyncio.sleep(self._backoff_s())
-            async with self._life:
-                if self._young_deaths >= DEATHS_BEFORE_DOWN and not self._down:
-                    await self._all_down(f"the shared worker died {self._young_deaths} times in a row at its start or soon after")
-                try:
-                    await self._start_shared()
-                except SetupError as error:
-                    log.error("%s: %s", self._ident, error.message)
-                if self._shared is None:
-                    self._young_deaths += 1
-                elif self._down:
-                    self._down = False
-                    self._generation = self._shared.generation
-                    self._report_up()
-        self._reviving = False
+        try:
+            while self._shared is None:
+                await asyncio.sleep(self._backoff_s())
+                async with self._life:
+                    if self._young_deaths >= DEATHS_BEFORE_DOWN and not self._down:
+                        await self._all_down(f"the shared worker died {self._young_deaths} times in a row at its start or soon after")
+                    await self._try_shared()
+        finally:
+            self._reviving = False
+
+    async def _try_shared(self) -> None:
+        try:
+            await self._start_shared()
+        except SetupError as error:
+            log.error("%s: %s", self._ident, error.message)
+        except Exception:
+            log.exception("%s: the shared worker could not be started", self._ident)
+        if self._shared is None:
+            self._young_deaths += 1
+        elif self._down:
+            self._down = False
+            self._generation = self._shared.generation
+            self._report_up()
 
     def _backoff_s(self) -> float:
         if self._young_deaths == 0:
@@ -250,24 +257,37 @@ class EmbeddedInstance:
         self._spawn(self._load(generation, spec, isolated))
 
     async def _load(self, generation: int, spec: messages.LoadSpec, isolated: bool) -> None:
-        try:
-            resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
-        except ModelpoolError as error:
-            if self._stopping:
-                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, ShuttingDown.code, "the server is stopping"))
-            elif isinstance(error, InterruptedLoad) and generation == self._generation and not self._down:
+        resident: Resident | None = None
+        while resident is None and self._is_current(generation):
+            try:
+                resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
+            except InterruptedLoad as error:
+                if self._stopping:
+                    return self._load_failed(generation, spec, error)
                 log.warning("%s; it is loaded anew", error.message)
-                await self._load(generation, spec, isolated)
-            else:
-                code = "load_failed" if isinstance(error, SetupError) else error.code
-                died = isinstance(error, DeadlyLoad)
-                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
-            return
-        if generation != self._generation or self._down:
-            return  # its process went with that generation
+            except Exception as error:
+                return self._load_failed(generation, spec, error)
+        if resident is None:
+            return None
+        if not self._is_current(generation):  # nobody wants to hear; what began too late to go with that generation goes now
+            if isolated:
+                for peer in resident.peers:
+                    peer.kill("the instance was restarted meanwhile", from_outside=True)
+            return None
         self._copies[spec.copy] = resident
         learned = resident.learned
-        self._events(Loaded(self._ident, generation, spec.copy, learned.private_bytes, learned.load_peak_bytes, learned.load_s))
+        return self._events(Loaded(self._ident, generation, spec.copy, learned.private_bytes, learned.load_peak_bytes, learned.load_s))
+
+    def _load_failed(self, generation: int, spec: messages.LoadSpec, error: Exception) -> None:
+        """Tell of the end of a load, whatever it was."""
+        code, message = "load_failed", f"loading {spec.model} failed: {error!r}; see the server's log"
+        if self._stopping:
+            code, message = ShuttingDown.code, "the server is stopping"
+        elif isinstance(error, ModelpoolError):
+            code, message = "load_failed" if isinstance(error, SetupError) else error.code, error.message
+        else:
+            log.error("%s: loading %s failed", self._ident, spec.model, exc_info=error)
+        self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, message, isinstance(error, DeadlyLoad)))
 
     async def _load_shared(self, generation: int, spec: messages.LoadSpec) -> Resident:
         while self._shared is None:
@@ -289,12 +309,17 @@ class EmbeddedInstance:
             part = per_process_spec(spec)
             async with asyncio.TaskGroup() as group:
                 loads = [group.create_task(peer.load(part)) for peer in peers]
-        except BaseExceptionGroup as errors:
+            for peer in peers:
+                if peer.death is not None:  # after its part was loaded
+                    raise peer.died_loading(spec, peer.death, True)
+        except BaseException as error:
             members = [peer for peer in self._peers if f"+{token}." in peer.name]
             for peer in members:
                 peer.kill("the load failed")
             await asyncio.gather(*(peer.ended() for peer in members))
-            raise _first_error(errors) from errors
+            if isinstance(error, BaseExceptionGroup):
+                raise _first_error(error) from error
+            raise
         route = Route(peers[0].link, spec.copy) if count == 1 else SpreadRoute([peer.link for peer in peers], spec.copy)
         return Resident(spec, tuple(peers), True, tuple(load.result() for load in loads), route)
 
@@ -305,18 +330,26 @@ class EmbeddedInstance:
     async def _unload(self, generation: int, copy: int) -> None:
         resident = self._copies.get(copy)
         if resident is not None:
-            if resident.isolated:
-                resident.leaving = True
-                await stop_all(resident.peers)
-            elif not await resident.peers[0].unload(copy):
-                return  # it died first: CopyLost says so
+            try:
+                if resident.isolated:
+                    resident.leaving = True
+                    await stop_all(resident.peers)
+                elif not await resident.peers[0].unload(copy):
+                    return  # it died first: CopyLost says so
+            except Exception:
+                log.exception("%s: unloading %s failed", self._ident, resident.spec.model)
+                for peer in resident.peers if resident.isolated else ():
+                    peer.kill("it could not be stopped")
             self._copies.pop(copy, None)
         self._tell(generation, Unloaded(self._ident, generation, copy, self._total_bytes()))
 
     def _tell(self, generation: int, event: Event) -> None:
         # Of a generation that is over nobody wants to hear.
-        if generation == self._generation and not self._down:
+        if self._is_current(generation):
             self._events(event)
+
+    def _is_current(self, generation: int) -> bool:
+        return generation == self._generation and not self._down
 
     # --- requests ----------------------------------------------------------------------------------------------------------------
     def route(self, copy: int) -> Route | SpreadRoute:
@@ -344,9 +377,12 @@ class EmbeddedInstance:
         while True:
             await asyncio.sleep(self._settings.probe_s)
             if not self._down:
-                for peer in list(self._peers):
-                    peer.probe()
-                self._events(Observed(self._ident, self._generation, self._total_bytes()))
+                try:
+                    for peer in list(self._peers):
+                        peer.probe()
+                    self._events(Observed(self._ident, self._generation, self._total_bytes()))
+                except Exception:
+                    log.exception("%s: a look at the processes failed; the next one comes", self._ident)
 
     def describe(self) -> dict[str, Any]:
         """Figures for people: processes with pid, private bytes, state."""
