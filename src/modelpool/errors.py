@@ -19,6 +19,7 @@ ModelpoolError
  |    +-- NeverFits            never_fits              larger than what any device may hold
  |    +-- Quarantined          quarantined             it broke its process too often
  |    +-- InstanceLost         instance_lost           the instance died while it ran the request
+ |    +-- Unavailable          unavailable             a process that it needs cannot be started now (full disk, no descriptors)
  |    +-- ShuttingDown         shutting_down
  |    +-- Unsupported          unsupported             needs a part that is not installed or not built yet
  +-- ModelFault                                        the model is at fault
@@ -156,6 +157,12 @@ class InstanceLost(Refused):
     """The instance died while it ran the request; whether it took effect is not known."""
 
     code = "instance_lost"
+
+
+class Unavailable(Refused):
+    """A worker process cannot be started now, for a reason that is not the model's; it is tried again."""
+
+    code = "unavailable"
 
 
 class ShuttingDown(Refused):

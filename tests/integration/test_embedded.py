@@ -20,6 +20,7 @@ from modelpool.core.events import CopyLost, InstanceDown, InstanceUp, Loaded, Lo
 from modelpool.errors import InvalidTensor, ModelError, NotCached, RequestTimeout, SetupError, UnknownVersion
 from modelpool.instances import adoption
 from modelpool.instances import peer as peer_module
+from modelpool.instances.embedded import DEATHS_BEFORE_PROBLEM
 from modelpool.instances.peer import Peer
 from modelpool.instances.process import default_python
 from modelpool.protocol.messages import LoadSpec, VersionSpec
@@ -358,6 +359,8 @@ async def test_a_restart_that_ends_in_an_error_nobody_thought_of_is_tried_again(
             patch.setattr(Peer, "start", broken)
             os.kill(one.pids()["w"], signal.SIGKILL)
             await until(lambda: len(tries) > 1)
+        assert "nobody thought of this" in (one.instance.problem or "")
+        await until(lambda: one.instance.problem is None)
         await one.load(1)
         assert await one.value(1, 1) == 2
 
@@ -550,21 +553,76 @@ async def test_a_worker_that_cannot_start_is_a_setup_error(tmp_path: Path) -> No
         await one.instance.stop()
 
 
-async def test_an_instance_whose_worker_cannot_come_back_is_down_until_it_can(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ntest -e {broken} && exit 1\nexec {default_python()} "$@"\n')
-    python.chmod(0o700)
-    async with rig(tmp_path / "run", python=str(python)) as one:
+class Breakable:
+    """A Python interpreter that can be broken and mended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._broken = folder / "broken"
+        self.path = folder / "python"
+        self.path.write_text(f'#!/bin/sh\ntest -e {self._broken} && exit 1\nexec {default_python()} "$@"\n')
+        self.path.chmod(0o700)
+
+    def break_(self) -> None:
+        self._broken.touch()
+
+    def mend(self) -> None:
+        self._broken.unlink()
+
+
+async def test_while_the_shared_worker_cannot_come_back_loads_fail_with_the_reason_and_others_are_served(tmp_path: Path) -> None:
+    python = Breakable(tmp_path)
+    async with rig(tmp_path / "run", python=str(python.path)) as one:
         await one.load(1)
-        broken.touch()
+        await one.load(2, isolated=True)
+        python.break_()
         os.kill(one.pids()["w"], signal.SIGKILL)
-        down = await one.events.next(InstanceDown)
-        assert down.generation == one.generation
-        broken.unlink()
+        await one.lost(1)
+        for copy, isolated in ((3, False), (4, True), (5, False)):  # the first one waits for the restart, the others learn of it at once
+            one.begin_load(copy, isolated=isolated)
+            failed = await one.events.next(LoadFailed)
+            assert (failed.copy, failed.code, failed.died) == (copy, "unavailable", False)
+            assert "at its start (exit status 1)" in failed.message
+            assert "w.log" in failed.message
+        assert one.instance.problem is not None
+        await until(lambda: one.instance._young_deaths > DEATHS_BEFORE_PROBLEM)  # however long that goes on
+        assert await one.value(2, 1) == 2
+        python.mend()
+        await until(lambda: one.instance.problem is None)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+        assert not one.events.of(InstanceDown)
+        assert {event.generation for event in one.events.all} == {one.generation}
+
+
+async def test_an_instance_that_cannot_be_started_anew_is_up_again_with_the_reason(tmp_path: Path) -> None:
+    python = Breakable(tmp_path)
+    async with rig(tmp_path / "run", python=str(python.path)) as one:
+        await one.load(1)
+        python.break_()
+        one.instance.recycle(one.generation, None, "memory did not come back")
+        await one.events.next(InstanceDown)
         up = await one.events.next(InstanceUp)
-        assert up.generation != one.generation
+        assert (up.generation != one.generation, up.held) == (True, ())
         one.generation = up.generation
+        one.begin_load(1)
+        assert (await one.events.next(LoadFailed)).code == "unavailable"
+        python.mend()
+        await until(lambda: one.instance.problem is None)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_a_shared_worker_that_dies_again_and_again_is_a_problem_until_it_is_up(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        while one.instance.problem is None:
+            await until(lambda: one.instance.describe()["up"])
+            os.kill(one.pids()["w"], signal.SIGKILL)
+            await until(lambda: not one.instance.describe()["up"])
+        one.begin_load(1)
+        failed = await one.events.next(LoadFailed)
+        assert failed.code == "unavailable"
+        assert f"died {DEATHS_BEFORE_PROBLEM} times in a row soon after its start (signal 9)" in failed.message
+        await until(lambda: one.instance.problem is None)
         await one.load(1)
         assert await one.value(1, 1) == 2
 

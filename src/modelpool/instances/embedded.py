@@ -1,7 +1,7 @@
 """An embedded instance: one shared worker process, and one process for each isolated copy (several where its configuration says so).
 
-The processes are independent: the death of one costs the copies that it held and no others. The shared worker is restarted at once; only
-where it cannot stay up is the instance reported down.
+The processes are independent: the death of one costs the copies that it held and no others. The shared worker is restarted at once. While
+that cannot be done, loads in it fail with the reason (`Unavailable`), and what lives in processes of its own is served.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from modelpool.core.events import CopyLost, Event, Held, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed, Unloaded
 from modelpool.errors import LoadFailed as LoadFailedError
-from modelpool.errors import ModelpoolError, SetupError, ShuttingDown
+from modelpool.errors import ModelpoolError, SetupError, ShuttingDown, Unavailable
 from modelpool.instances.adoption import adopt_workers, member_name
 from modelpool.instances.link import Route, SpreadRoute
 from modelpool.instances.peer import DeadlyLoad, Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
@@ -32,7 +32,8 @@ YOUNG_S = 5.0
 """A shared worker that dies sooner after its start makes the next start wait."""
 FIRST_BACKOFF_S = 0.1
 LAST_BACKOFF_S = 5.0
-DEATHS_BEFORE_DOWN = 5
+DEATHS_BEFORE_PROBLEM = 5
+"""After so many deaths in a row soon after its start, nobody waits for the next start of the shared worker any more."""
 
 
 class EmbeddedInstance:
@@ -60,7 +61,8 @@ class EmbeddedInstance:
         self._settings = settings or EmbeddedSettings()
         self._generation = 0
         self._shared: Peer | None = None
-        self._shared_up = asyncio.Event()
+        self._problem: str | None = None
+        self._shared_settled = asyncio.Event()  # it is up, or there is a problem
         self._peers: set[Peer] = set()
         self._copies: dict[int, Resident] = {}
         self._young_deaths = 0
@@ -75,6 +77,11 @@ class EmbeddedInstance:
     def ident(self) -> str:
         """Its name, the same over restarts."""
         return self._ident
+
+    @property
+    def problem(self) -> str | None:
+        """Why the shared worker cannot be started, for people; None where it is up, or nothing is known yet."""
+        return self._problem
 
     # --- up and down -------------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -148,7 +155,12 @@ class EmbeddedInstance:
     def _take_shared(self, peer: Peer) -> None:
         if peer.death is None:
             self._shared = peer
-            self._shared_up.set()
+            self._problem = None
+            self._shared_settled.set()
+
+    def _has_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._shared_settled.set()
 
     def _revive_soon(self) -> None:
         if not self._reviving and not self._stopping:
@@ -161,24 +173,27 @@ class EmbeddedInstance:
             while self._shared is None:
                 await asyncio.sleep(self._backoff_s())
                 async with self._life:
-                    if self._young_deaths >= DEATHS_BEFORE_DOWN and not self._down:
-                        await self._all_down(f"the shared worker died {self._young_deaths} times in a row at its start or soon after")
                     await self._try_shared()
         finally:
             self._reviving = False
 
     async def _try_shared(self) -> None:
+        """Start the shared worker. An instance that was down is up then in any case: if not it, the reason is there for those that wait."""
+        problem = f"the worker process {self._ident} ended at its start; see {self._run_dir / self._ident}.log"
         try:
             await self._start_shared()
         except SetupError as error:
-            log.error("%s: %s", self._ident, error.message)
-        except Exception:
+            problem = error.message
+            log.error("%s: %s", self._ident, problem)
+        except Exception as error:
+            problem = f"the worker process {self._ident} cannot be started ({error!r}); see the server's log"
             log.exception("%s: the shared worker could not be started", self._ident)
         if self._shared is None:
             self._young_deaths += 1
-        elif self._down:
+            self._has_problem(problem)
+        if self._down:
             self._down = False
-            self._generation = self._shared.generation
+            self._generation = secrets.randbelow(2**31 - 1) + 1 if self._shared is None else self._shared.generation
             self._report_up()
 
     def _backoff_s(self) -> float:
@@ -228,9 +243,12 @@ class EmbeddedInstance:
             self._give_up_calls(death.lost)
         if was_shared:
             self._shared = None
-            self._shared_up.clear()
+            self._shared_settled.clear()
             if not self._down:
                 self._young_deaths = self._young_deaths + 1 if death.lived_s < YOUNG_S else 0
+                if self._young_deaths >= DEATHS_BEFORE_PROBLEM:
+                    times = f"{self._young_deaths} times in a row soon after its start"
+                    self._has_problem(f"the worker process {self._ident} died {times} ({death.reason}); see {peer.log}")
                 self._revive_soon()
 
     def _report_lost_copies(self, peer: Peer, death: Death) -> None:
@@ -284,14 +302,16 @@ class EmbeddedInstance:
         if self._stopping:
             code, message = ShuttingDown.code, "the server is stopping"
         elif isinstance(error, ModelpoolError):
-            code, message = "load_failed" if isinstance(error, SetupError) else error.code, error.message
+            code, message = Unavailable.code if isinstance(error, SetupError) else error.code, error.message
         else:
             log.error("%s: loading %s failed", self._ident, spec.model, exc_info=error)
         self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, message, isinstance(error, DeadlyLoad)))
 
     async def _load_shared(self, generation: int, spec: messages.LoadSpec) -> Resident:
         while self._shared is None:
-            await self._shared_up.wait()
+            if self._problem is not None:
+                raise Unavailable(f"model '{spec.model}' cannot be loaded now: {self._problem}")
+            await self._shared_settled.wait()
         if generation != self._generation:
             raise LoadFailedError(f"{spec.model} was not loaded: the instance was restarted meanwhile")
         peer = self._shared
@@ -390,6 +410,7 @@ class EmbeddedInstance:
             "instance": self._ident,
             "generation": self._generation,
             "up": self._shared is not None and not self._down,
+            "problem": self._problem,
             "processes": [
                 {
                     "name": peer.name,
