@@ -19,6 +19,7 @@ ModelpoolError
  |    +-- NeverFits            never_fits              larger than what any device may hold
  |    +-- Quarantined          quarantined             it broke its process too often
  |    +-- InstanceLost         instance_lost           the instance died while it ran the request
+ |    +-- Unavailable          unavailable             a process that it needs cannot be started now (full disk, no descriptors)
  |    +-- ShuttingDown         shutting_down
  |    +-- Unsupported          unsupported             needs a part that is not installed or not built yet
  +-- ModelFault                                        the model is at fault
@@ -38,15 +39,15 @@ MOST_CHARS = 4000
 """Longer texts of errors are cut: they go into answers, logs and the journal."""
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = MOST_CHARS) -> str:
     """The text, or its beginning and how long it is."""
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}.. ({len(text)} characters in all)"
+    return text if len(text) <= most else f"{text[:most]}.. ({len(text)} characters in all)"
 
 
 def text_of(error: BaseException) -> str:
     """An exception's own words, whatever its class does; never raises."""
     try:
-        return shortened(str(error))
+        return shortened(str(error), MOST_CHARS * 3 // 4)  # others put words of their own around it
     except BaseException:
         return "(its message cannot be read)"
 
@@ -173,6 +174,12 @@ class InstanceLost(Refused):
     """The instance died while it ran the request; whether it took effect is not known."""
 
     code = "instance_lost"
+
+
+class Unavailable(Refused):
+    """A worker process cannot be started now, for a reason that is not the model's; it is tried again."""
+
+    code = "unavailable"
 
 
 class ShuttingDown(Refused):

@@ -72,6 +72,10 @@ class Instance(Protocol):
     def ident(self) -> str:
         """Its name, the same over restarts."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why it can take no loads now, for people; None where it can."""
+
     def load(self, generation: int, copy: int, spec: Any, isolated: bool) -> None:
         """Begin a load (`spec`: a protocol.messages.LoadSpec); the event sink gets Loaded or LoadFailed."""
 

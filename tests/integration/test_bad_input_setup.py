@@ -158,13 +158,37 @@ def test_a_disk_that_runs_full_while_it_serves(models: Path, tmp_path: Path, dis
         assert server.client.post("/models", json={"model_name": "posted", "model_properties": properties}).status_code == 200
         assert server.client.post("/models/pin", params={"model_name": "triple"}).status_code == 200
         answer = infer(server, "python", X)
-        assert (answer.status_code, answer.json()["code"]) == (400, "load_failed")  # it needs files for a process of its own
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")  # it needs files for a process of its own
         assert "full: free some space" in answer.json()["error"]
         (disk / "filler").unlink()
         until(lambda: infer(server, "python", X).status_code == 200, "the Python model, now that there is room")
         restart(server)
         assert server.value("posted") == 2.0  # written once there was room
         assert server.view("triple")["pinned"]
+
+
+def test_a_shared_worker_that_dies_while_the_disk_is_full(models: Path, tmp_path: Path, disk_of: Callable[[str], Path]) -> None:
+    scale(models / "triple.onnx", 3.0)
+    zoo.python_raising(models / "python")
+    disk = disk_of("1m")
+    with running(models, disk / "state", "--device", "cpu=1GiB") as server:
+        assert server.value("double") == 2.0
+        assert infer(server, "python", X).status_code == 200
+        _fill(disk / "filler")
+        os.kill(server.shared_worker(), signal.SIGKILL)
+        begun = time.monotonic()
+        for model in ("double", "triple", "double"):
+            answer = infer(server, model, X, timeout=60)  # the first waits for the restart, the others are told at once
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert "full: free some space" in answer.json()["error"]
+            assert int(answer.headers["Retry-After"]) >= 1
+        assert time.monotonic() - begun < 30  # and not request_timeout, which is 120 s
+        assert infer(server, "python", X).status_code == 200  # what lives goes on
+        assert server.client.get("/v2/health/ready").status_code == 400
+        assert server.client.get("/v2/models/python/ready").status_code == 200
+        (disk / "filler").unlink()
+        until(lambda: server.client.get("/v2/health/ready").status_code == 200, "the worker, now that there is room")
+        until(lambda: infer(server, "double", X).status_code == 200, "the model, after its pause")
 
 
 def _fill(path: Path) -> None:

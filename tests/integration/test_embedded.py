@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
+import resource
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,9 @@ import pytest
 from modelpool.core.events import CopyLost, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed
 from modelpool.errors import InvalidTensor, ModelError, NotCached, RequestTimeout, SetupError, UnknownVersion
 from modelpool.instances import adoption
+from modelpool.instances import peer as peer_module
+from modelpool.instances.embedded import DEATHS_BEFORE_PROBLEM
+from modelpool.instances.peer import Peer
 from modelpool.instances.process import default_python
 from modelpool.protocol.messages import LoadSpec, VersionSpec
 from modelpool.protocol.record import WorkerRecord, write_record
@@ -282,6 +289,109 @@ async def test_a_load_that_takes_too_long_costs_its_process(tmp_path: Path) -> N
         assert await one.value(2, 1) == 2
 
 
+@contextlib.contextmanager
+def descriptors(free: int) -> Iterator[None]:
+    """Of all file descriptors only so many can be had."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(free):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+async def test_a_process_for_whose_start_descriptors_are_lacking_fails_its_load_and_no_other(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        before = children()
+        for free in range(8):
+            with descriptors(free):
+                one.begin_load(1, isolated=True)
+                ended = await one.events.next(Loaded | LoadFailed)  # type: ignore[arg-type]
+            if isinstance(ended, Loaded):
+                break
+            assert "Too many open files" in ended.message
+            assert children() == before, "a process was left behind"
+        assert free > 2
+        assert await one.value(1, 1) == 2
+
+
+@pytest.mark.parametrize("step", ["start", "load"])
+async def test_a_load_that_ends_in_an_error_nobody_thought_of_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        before = children()
+        for isolated in (True, False) if step == "load" else (True,):
+            with monkeypatch.context() as patch:
+                patch.setattr(Peer, step if step == "load" else "_connect", broken)
+                one.begin_load(1, isolated=isolated)
+                failed = await one.events.next(LoadFailed)
+            assert "nobody thought of this" in failed.message
+            assert children() == before, "a process was left behind"
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_a_restart_that_ends_in_an_error_nobody_thought_of_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    async def broken(self: Peer) -> None:
+        tries.append(self)
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(Peer, "start", broken)
+            os.kill(one.pids()["w"], signal.SIGKILL)
+            await until(lambda: len(tries) > 1)
+        assert "nobody thought of this" in (one.instance.problem or "")
+        await until(lambda: one.instance.problem is None)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_the_death_of_a_process_whose_files_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with rig(tmp_path / "run") as one:
+        await one.load(1, isolated=True)
+        monkeypatch.setattr(peer_module, "remove_files", read_only)
+        outcome = await outcome_of(one.ask(1, DIE))
+        assert isinstance(outcome, Lost)
+        await one.lost(1)
+        one.begin_load(2, isolated=True)
+        assert "Read-only file system" in (await one.events.next(LoadFailed)).message
+
+
+async def test_an_unload_that_ends_in_an_error_nobody_thought_of_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    async with rig(tmp_path / "run") as one:
+        for copy, isolated, step in ((1, False, "unload"), (2, True, "stop")):
+            await one.load(copy, isolated=isolated)
+            with monkeypatch.context() as patch:
+                patch.setattr(Peer, step, broken)
+                await one.unload(copy)
+        await until(lambda: list(one.pids()) == ["w"])
+
+
 # --- processes that die ------------------------------------------------------------------------------------------------------------
 async def test_a_shared_worker_killed_in_the_middle_of_runs(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
@@ -443,21 +553,76 @@ async def test_a_worker_that_cannot_start_is_a_setup_error(tmp_path: Path) -> No
         await one.instance.stop()
 
 
-async def test_an_instance_whose_worker_cannot_come_back_is_down_until_it_can(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ntest -e {broken} && exit 1\nexec {default_python()} "$@"\n')
-    python.chmod(0o700)
-    async with rig(tmp_path / "run", python=str(python)) as one:
+class Breakable:
+    """A Python interpreter that can be broken and mended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._broken = folder / "broken"
+        self.path = folder / "python"
+        self.path.write_text(f'#!/bin/sh\ntest -e {self._broken} && exit 1\nexec {default_python()} "$@"\n')
+        self.path.chmod(0o700)
+
+    def break_(self) -> None:
+        self._broken.touch()
+
+    def mend(self) -> None:
+        self._broken.unlink()
+
+
+async def test_while_the_shared_worker_cannot_come_back_loads_fail_with_the_reason_and_others_are_served(tmp_path: Path) -> None:
+    python = Breakable(tmp_path)
+    async with rig(tmp_path / "run", python=str(python.path)) as one:
         await one.load(1)
-        broken.touch()
+        await one.load(2, isolated=True)
+        python.break_()
         os.kill(one.pids()["w"], signal.SIGKILL)
-        down = await one.events.next(InstanceDown)
-        assert down.generation == one.generation
-        broken.unlink()
+        await one.lost(1)
+        for copy, isolated in ((3, False), (4, True), (5, False)):  # the first one waits for the restart, the others learn of it at once
+            one.begin_load(copy, isolated=isolated)
+            failed = await one.events.next(LoadFailed)
+            assert (failed.copy, failed.code, failed.died) == (copy, "unavailable", False)
+            assert "at its start (exit status 1)" in failed.message
+            assert "w.log" in failed.message
+        assert one.instance.problem is not None
+        await until(lambda: one.instance._young_deaths > DEATHS_BEFORE_PROBLEM)  # however long that goes on
+        assert await one.value(2, 1) == 2
+        python.mend()
+        await until(lambda: one.instance.problem is None)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+        assert not one.events.of(InstanceDown)
+        assert {event.generation for event in one.events.all} == {one.generation}
+
+
+async def test_an_instance_that_cannot_be_started_anew_is_up_again_with_the_reason(tmp_path: Path) -> None:
+    python = Breakable(tmp_path)
+    async with rig(tmp_path / "run", python=str(python.path)) as one:
+        await one.load(1)
+        python.break_()
+        one.instance.recycle(one.generation, None, "memory did not come back")
+        await one.events.next(InstanceDown)
         up = await one.events.next(InstanceUp)
-        assert up.generation != one.generation
+        assert (up.generation != one.generation, up.held) == (True, ())
         one.generation = up.generation
+        one.begin_load(1)
+        assert (await one.events.next(LoadFailed)).code == "unavailable"
+        python.mend()
+        await until(lambda: one.instance.problem is None)
+        await one.load(1)
+        assert await one.value(1, 1) == 2
+
+
+async def test_a_shared_worker_that_dies_again_and_again_is_a_problem_until_it_is_up(tmp_path: Path) -> None:
+    async with rig(tmp_path / "run") as one:
+        while one.instance.problem is None:
+            await until(lambda: one.instance.describe()["up"])
+            os.kill(one.pids()["w"], signal.SIGKILL)
+            await until(lambda: not one.instance.describe()["up"])
+        one.begin_load(1)
+        failed = await one.events.next(LoadFailed)
+        assert failed.code == "unavailable"
+        assert f"died {DEATHS_BEFORE_PROBLEM} times in a row soon after its start (signal 9)" in failed.message
+        await until(lambda: one.instance.problem is None)
         await one.load(1)
         assert await one.value(1, 1) == 2
 

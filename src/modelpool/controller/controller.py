@@ -190,8 +190,9 @@ class Controller:
         return True
 
     def ready(self) -> bool:
-        """Whether requests can be served: an instance is up and the server does not stop."""
-        return not self._stopping and any(instance.up for instance in self.core.world.instances.values())
+        """Whether requests can be served: an instance is up, with all that it needs, and the server does not stop."""
+        up = (instance.ident for instance in self.core.world.instances.values() if instance.up)
+        return not self._stopping and any(self._instances[ident].problem is None for ident in up)
 
     def check_model(self, name: str, version: int = 0) -> None:
         """Raises where the model, or that version, cannot be served."""
@@ -203,7 +204,9 @@ class Controller:
             self._catalogue.check(name, version)
         except ModelpoolError:
             return False
-        return self.ready() and inspection.loadable(self.core, name, self._clock())
+        if not self.ready():  # what is resident in a process that lives is served all the same
+            return not self._stopping and inspection.is_ready(self.core, name)
+        return inspection.loadable(self.core, name, self._clock())
 
     def entry(self, name: str) -> Entry:
         """The catalogue's entry; raises UnknownModel or ForgottenModel."""
@@ -214,8 +217,9 @@ class Controller:
         return [self._catalogue.entries[name] for name in sorted(self._catalogue.entries)]
 
     def problems(self) -> list[str]:
-        """What is wrong with the repositories or the state folder, for people."""
+        """What is wrong with the repositories, the instances or the state folder, for people."""
         found = list(self._catalogue.repository.problems())
+        found += [instance.problem for instance in self._instances.values() if instance.problem is not None]
         return [*found, self._state.problem] if self._state.problem else found
 
     def index(self, ready_only: bool = False) -> list[IndexRow]:

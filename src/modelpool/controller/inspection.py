@@ -58,6 +58,12 @@ def device_budgets(settings: Settings, entries: Iterable[Entry]) -> dict[str, in
     return budgets
 
 
+def is_ready(core: Core, name: str) -> bool:
+    """Whether a copy of the model is READY."""
+    model = core.world.models.get(name)
+    return model is not None and bool(model.ready)
+
+
 def loadable(core: Core, name: str, now: float) -> bool:
     """Whether a request for the model would be served, as far as is known now."""
     model = core.world.models.get(name)

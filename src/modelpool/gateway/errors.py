@@ -60,6 +60,7 @@ STATUS: dict[str, int] = {
     "never_fits": 507,
     "quarantined": 503,
     "instance_lost": 503,
+    "unavailable": 503,
     "shutting_down": 503,
     "unsupported": 501,
     "model_fault": 500,
@@ -69,7 +70,7 @@ STATUS: dict[str, int] = {
 }
 """HTTP status by code; all others are 500."""
 
-RETRIED = frozenset({"queue_full", "timeout", "instance_lost", "shutting_down"})
+RETRIED = frozenset({"queue_full", "timeout", "instance_lost", "unavailable", "shutting_down"})
 """Codes that always carry Retry-After."""
 
 MARQO_CODES: dict[str, tuple[int, str]] = {

@@ -1,7 +1,7 @@
 """An embedded instance: one shared worker process, and one process for each isolated copy (several where its configuration says so).
 
-The processes are independent: the death of one costs the copies that it held and no others. The shared worker is restarted at once; only
-where it cannot stay up is the instance reported down.
+The processes are independent: the death of one costs the copies that it held and no others. The shared worker is restarted at once. While
+that cannot be done, loads in it fail with the reason (`Unavailable`), and what lives in processes of its own is served.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from modelpool.core.events import CopyLost, Event, Held, InstanceDown, InstanceUp, Loaded, LoadFailed, Observed, Unloaded
 from modelpool.errors import LoadFailed as LoadFailedError
-from modelpool.errors import ModelpoolError, SetupError, ShuttingDown
+from modelpool.errors import ModelpoolError, SetupError, ShuttingDown, Unavailable
 from modelpool.instances.adoption import adopt_workers, member_name
 from modelpool.instances.link import Route, SpreadRoute
 from modelpool.instances.peer import DeadlyLoad, Death, EmbeddedSettings, InterruptedLoad, Peer, stop_all
@@ -32,7 +32,8 @@ YOUNG_S = 5.0
 """A shared worker that dies sooner after its start makes the next start wait."""
 FIRST_BACKOFF_S = 0.1
 LAST_BACKOFF_S = 5.0
-DEATHS_BEFORE_DOWN = 5
+DEATHS_BEFORE_PROBLEM = 5
+"""After so many deaths in a row soon after its start, nobody waits for the next start of the shared worker any more."""
 
 
 class EmbeddedInstance:
@@ -60,7 +61,8 @@ class EmbeddedInstance:
         self._settings = settings or EmbeddedSettings()
         self._generation = 0
         self._shared: Peer | None = None
-        self._shared_up = asyncio.Event()
+        self._problem: str | None = None
+        self._shared_settled = asyncio.Event()  # it is up, or there is a problem
         self._peers: set[Peer] = set()
         self._copies: dict[int, Resident] = {}
         self._young_deaths = 0
@@ -75,6 +77,11 @@ class EmbeddedInstance:
     def ident(self) -> str:
         """Its name, the same over restarts."""
         return self._ident
+
+    @property
+    def problem(self) -> str | None:
+        """Why the shared worker cannot be started, for people; None where it is up, or nothing is known yet."""
+        return self._problem
 
     # --- up and down -------------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -148,7 +155,12 @@ class EmbeddedInstance:
     def _take_shared(self, peer: Peer) -> None:
         if peer.death is None:
             self._shared = peer
-            self._shared_up.set()
+            self._problem = None
+            self._shared_settled.set()
+
+    def _has_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._shared_settled.set()
 
     def _revive_soon(self) -> None:
         if not self._reviving and not self._stopping:
@@ -157,22 +169,32 @@ class EmbeddedInstance:
 
     async def _revive(self) -> None:
         """Bring the shared worker back, more slowly the more often it dies young."""
-        while self._shared is None:
-            await asyncio.sleep(self._backoff_s())
-            async with self._life:
-                if self._young_deaths >= DEATHS_BEFORE_DOWN and not self._down:
-                    await self._all_down(f"the shared worker died {self._young_deaths} times in a row at its start or soon after")
-                try:
-                    await self._start_shared()
-                except SetupError as error:
-                    log.error("%s: %s", self._ident, error.message)
-                if self._shared is None:
-                    self._young_deaths += 1
-                elif self._down:
-                    self._down = False
-                    self._generation = self._shared.generation
-                    self._report_up()
-        self._reviving = False
+        try:
+            while self._shared is None:
+                await asyncio.sleep(self._backoff_s())
+                async with self._life:
+                    await self._try_shared()
+        finally:
+            self._reviving = False
+
+    async def _try_shared(self) -> None:
+        """Start the shared worker. An instance that was down is up then in any case: if not it, the reason is there for those that wait."""
+        problem = f"the worker process {self._ident} ended at its start; see {self._run_dir / self._ident}.log"
+        try:
+            await self._start_shared()
+        except SetupError as error:
+            problem = error.message
+            log.error("%s: %s", self._ident, problem)
+        except Exception as error:
+            problem = f"the worker process {self._ident} cannot be started ({error!r}); see the server's log"
+            log.exception("%s: the shared worker could not be started", self._ident)
+        if self._shared is None:
+            self._young_deaths += 1
+            self._has_problem(problem)
+        if self._down:
+            self._down = False
+            self._generation = secrets.randbelow(2**31 - 1) + 1 if self._shared is None else self._shared.generation
+            self._report_up()
 
     def _backoff_s(self) -> float:
         if self._young_deaths == 0:
@@ -221,9 +243,12 @@ class EmbeddedInstance:
             self._give_up_calls(death.lost)
         if was_shared:
             self._shared = None
-            self._shared_up.clear()
+            self._shared_settled.clear()
             if not self._down:
                 self._young_deaths = self._young_deaths + 1 if death.lived_s < YOUNG_S else 0
+                if self._young_deaths >= DEATHS_BEFORE_PROBLEM:
+                    times = f"{self._young_deaths} times in a row soon after its start"
+                    self._has_problem(f"the worker process {self._ident} died {times} ({death.reason}); see {peer.log}")
                 self._revive_soon()
 
     def _report_lost_copies(self, peer: Peer, death: Death) -> None:
@@ -250,28 +275,43 @@ class EmbeddedInstance:
         self._spawn(self._load(generation, spec, isolated))
 
     async def _load(self, generation: int, spec: messages.LoadSpec, isolated: bool) -> None:
-        try:
-            resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
-        except ModelpoolError as error:
-            if self._stopping:
-                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, ShuttingDown.code, "the server is stopping"))
-            elif isinstance(error, InterruptedLoad) and generation == self._generation and not self._down:
+        resident: Resident | None = None
+        while resident is None and self._is_current(generation):
+            try:
+                resident = await (self._load_isolated(spec) if isolated else self._load_shared(generation, spec))
+            except InterruptedLoad as error:
+                if self._stopping:
+                    return self._load_failed(generation, spec, error)
                 log.warning("%s; it is loaded anew", error.message)
-                await self._load(generation, spec, isolated)
-            else:
-                code = "load_failed" if isinstance(error, SetupError) else error.code
-                died = isinstance(error, DeadlyLoad)
-                self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, error.message, died))
-            return
-        if generation != self._generation or self._down:
-            return  # its process went with that generation
+            except Exception as error:
+                return self._load_failed(generation, spec, error)
+        if resident is None:
+            return None
+        if not self._is_current(generation):  # nobody wants to hear; what began too late to go with that generation goes now
+            if isolated:
+                for peer in resident.peers:
+                    peer.kill("the instance was restarted meanwhile", from_outside=True)
+            return None
         self._copies[spec.copy] = resident
         learned = resident.learned
-        self._events(Loaded(self._ident, generation, spec.copy, learned.private_bytes, learned.load_peak_bytes, learned.load_s))
+        return self._events(Loaded(self._ident, generation, spec.copy, learned.private_bytes, learned.load_peak_bytes, learned.load_s))
+
+    def _load_failed(self, generation: int, spec: messages.LoadSpec, error: Exception) -> None:
+        """Tell of the end of a load, whatever it was."""
+        code, message = "load_failed", f"loading {spec.model} failed: {error!r}; see the server's log"
+        if self._stopping:
+            code, message = ShuttingDown.code, "the server is stopping"
+        elif isinstance(error, ModelpoolError):
+            code, message = Unavailable.code if isinstance(error, SetupError) else error.code, error.message
+        else:
+            log.error("%s: loading %s failed", self._ident, spec.model, exc_info=error)
+        self._tell(generation, LoadFailed(self._ident, generation, spec.copy, code, message, isinstance(error, DeadlyLoad)))
 
     async def _load_shared(self, generation: int, spec: messages.LoadSpec) -> Resident:
         while self._shared is None:
-            await self._shared_up.wait()
+            if self._problem is not None:
+                raise Unavailable(f"model '{spec.model}' cannot be loaded now: {self._problem}")
+            await self._shared_settled.wait()
         if generation != self._generation:
             raise LoadFailedError(f"{spec.model} was not loaded: the instance was restarted meanwhile")
         peer = self._shared
@@ -289,12 +329,17 @@ class EmbeddedInstance:
             part = per_process_spec(spec)
             async with asyncio.TaskGroup() as group:
                 loads = [group.create_task(peer.load(part)) for peer in peers]
-        except BaseExceptionGroup as errors:
+            for peer in peers:
+                if peer.death is not None:  # after its part was loaded
+                    raise peer.died_loading(spec, peer.death, True)
+        except BaseException as error:
             members = [peer for peer in self._peers if f"+{token}." in peer.name]
             for peer in members:
                 peer.kill("the load failed")
             await asyncio.gather(*(peer.ended() for peer in members))
-            raise _first_error(errors) from errors
+            if isinstance(error, BaseExceptionGroup):
+                raise _first_error(error) from error
+            raise
         route = Route(peers[0].link, spec.copy) if count == 1 else SpreadRoute([peer.link for peer in peers], spec.copy)
         return Resident(spec, tuple(peers), True, tuple(load.result() for load in loads), route)
 
@@ -305,18 +350,26 @@ class EmbeddedInstance:
     async def _unload(self, generation: int, copy: int) -> None:
         resident = self._copies.get(copy)
         if resident is not None:
-            if resident.isolated:
-                resident.leaving = True
-                await stop_all(resident.peers)
-            elif not await resident.peers[0].unload(copy):
-                return  # it died first: CopyLost says so
+            try:
+                if resident.isolated:
+                    resident.leaving = True
+                    await stop_all(resident.peers)
+                elif not await resident.peers[0].unload(copy):
+                    return  # it died first: CopyLost says so
+            except Exception:
+                log.exception("%s: unloading %s failed", self._ident, resident.spec.model)
+                for peer in resident.peers if resident.isolated else ():
+                    peer.kill("it could not be stopped")
             self._copies.pop(copy, None)
         self._tell(generation, Unloaded(self._ident, generation, copy, self._shared_bytes(), self._own_bytes()))
 
     def _tell(self, generation: int, event: Event) -> None:
         # Of a generation that is over nobody wants to hear.
-        if generation == self._generation and not self._down:
+        if self._is_current(generation):
             self._events(event)
+
+    def _is_current(self, generation: int) -> bool:
+        return generation == self._generation and not self._down
 
     # --- requests ----------------------------------------------------------------------------------------------------------------
     def route(self, copy: int) -> Route | SpreadRoute:
@@ -349,9 +402,12 @@ class EmbeddedInstance:
         while True:
             await asyncio.sleep(self._settings.probe_s)
             if not self._down:
-                for peer in list(self._peers):
-                    peer.probe()
-                self._events(Observed(self._ident, self._generation, self._shared_bytes(), own_bytes=self._own_bytes()))
+                try:
+                    for peer in list(self._peers):
+                        peer.probe()
+                    self._events(Observed(self._ident, self._generation, self._shared_bytes(), own_bytes=self._own_bytes()))
+                except Exception:
+                    log.exception("%s: a look at the processes failed; the next one comes", self._ident)
 
     def describe(self) -> dict[str, Any]:
         """Figures for people: processes with pid, private bytes, state."""
@@ -359,6 +415,7 @@ class EmbeddedInstance:
             "instance": self._ident,
             "generation": self._generation,
             "up": self._shared is not None and not self._down,
+            "problem": self._problem,
             "processes": [
                 {
                     "name": peer.name,

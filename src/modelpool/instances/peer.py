@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -26,6 +27,7 @@ _BODIES = 4
 _LAST_ANSWERS_S = 1.0
 """How long a dead process's connection may still bring answers, and how long a process may outlive its connection."""
 _CONNECT_POLL_S = 0.01
+_PROBLEMS: dict[type[Exception], str] = {TimeoutError: "did not answer", LinkLost: "broke off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,7 @@ class Peer:
 
     # --- beginnings ----------------------------------------------------------------------------------------------------------------
     async def start(self) -> messages.Welcome:
-        """Start the process and greet it; raises SetupError."""
-        remove_files(self._run_dir, self.name)
+        """Start the process and greet it; raises SetupError. Where that fails, the process has ended."""
         arguments = ["--run-dir", str(self._run_dir), "--name", self.name]
         arguments += ["--server", str(os.getpid())]
         arguments += ["--orphan-grace", str(self._settings.orphan_grace_s), "--verify-timeout", str(self._settings.verify_timeout_s)]
@@ -132,7 +133,11 @@ class Peer:
                 arguments += ["--preload", runtime]
         else:
             arguments.append("--isolated")
-        self._process = Process(spawn_worker(self._settings.python, arguments, self.log), self._exited, own=True)
+        try:
+            remove_files(self._run_dir, self.name)
+            self._process = Process(spawn_worker(self._settings.python, arguments, self.log), self._exited, own=True)
+        except OSError as error:
+            raise SetupError(f"worker process {self.name} cannot be started ({error}); {self._advice()}") from error
         return await self._greet()
 
     async def adopt(self, record: WorkerRecord) -> messages.Welcome:
@@ -152,6 +157,9 @@ class Peer:
         except ProcessLookupError as error:
             sock.close()
             raise SetupError(f"worker {self.name} has ended") from error
+        except OSError as error:
+            sock.close()
+            raise SetupError(f"worker {self.name} cannot be watched: {error.strerror}") from error
         except SetupError:
             sock.close()
             raise
@@ -166,17 +174,18 @@ class Peer:
                 await self._loop.create_unix_connection(lambda: self.link, sock=sock)
                 hello = messages.Hello(wire_version=WIRE_VERSION, server=self.name)
                 payload = await self.link.ask(Kind.HELLO, 0, messages.encode(hello))
-        except (TimeoutError, LinkLost) as error:
-            problem = "did not answer" if isinstance(error, TimeoutError) else "broke off"
-            self.kill(f"it {problem} when it was greeted")
-            death = await self.ended()
-            raise SetupError(f"worker process {self.name} {problem} at its start ({death.reason}); {self._advice()}") from error
-        try:
             welcome = messages.decode(payload, messages.Welcome)
         except msgspec.MsgspecError as error:
             self.kill("it speaks another language")
             await self.ended()
             raise SetupError(f"worker process {self.name} is of another version of modelpool and was ended ({error})") from error
+        except Exception as error:
+            problem = _PROBLEMS.get(type(error), f"cannot be reached ({error!r})")
+            self.kill(f"it {problem} when it was greeted")
+            death = await self.ended()
+            if sock is not None:
+                sock.close()
+            raise SetupError(f"worker process {self.name} {problem} at its start ({death.reason}); {self._advice()}") from error
         self.generation = welcome.generation
         self.baseline_bytes = welcome.baseline_bytes if self.shared else 0
         self._up_since = self._clock()
@@ -184,8 +193,9 @@ class Peer:
 
     def _advice(self) -> str:
         """What to do about a process that does not start."""
-        if shutil.disk_usage(self._run_dir).free < TABLE_BYTES:
-            return f"the disk of {self._run_dir} is full: free some space, or name another folder with --state-dir"
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(self._run_dir).free < TABLE_BYTES:
+                return f"the disk of {self._run_dir} is full: free some space, or name another folder with --state-dir"
         return f"see {self.log}"
 
     async def _connect(self) -> socket.socket:
@@ -195,7 +205,7 @@ class Peer:
                 raise LinkLost
             try:
                 return connect(path)
-            except OSError:
+            except (FileNotFoundError, ConnectionRefusedError):  # it does not listen yet; anything else is no better for waiting
                 await asyncio.sleep(_CONNECT_POLL_S)
 
     # --- what it is asked ------------------------------------------------------------------------------------------------------------
@@ -211,12 +221,13 @@ class Peer:
             message = f"loading {spec.model} took longer than load_timeout ({timeout_s:g} s), so its process was ended"
             raise DeadlyLoad(message) from error
         except LinkLost as error:
-            raise self._died_loading(spec, await self.ended(), error.call in self._started) from error
+            raise self.died_loading(spec, await self.ended(), error.call in self._started) from error
         if self.death is not None:
-            raise self._died_loading(spec, self.death, False)
+            raise self.died_loading(spec, self.death, False)
         return messages.decode(payload, messages.Loaded)
 
-    def _died_loading(self, spec: messages.LoadSpec, death: Death, begun: bool) -> LoadFailed:
+    def died_loading(self, spec: messages.LoadSpec, death: Death, begun: bool) -> LoadFailed:
+        """What a load ends in whose process died. begun: the load may be why."""
         if death.from_outside or not begun:
             return InterruptedLoad(f"the worker process ended before it had loaded {spec.model} ({death.reason})")
         last = log_tail(self.log)
@@ -319,7 +330,8 @@ class Peer:
         reason = f"{self._killed_for}, {self._exit}" if self._killed_for else (self._exit or "ended")
         lived_s = self._clock() - self._up_since if self._up_since is not None else 0.0
         self.death = Death(reason, lived_s, lost, self._from_outside)
-        remove_files(self._run_dir, self.name)
+        with contextlib.suppress(OSError):  # whatever is wrong with the folder, the death is told
+            remove_files(self._run_dir, self.name)
         self._ended.set()
         self._on_gone(self, self.death)
 

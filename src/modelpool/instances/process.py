@@ -19,7 +19,8 @@ LOG_TAIL_BYTES = 2000
 class Process:
     """A running process; `on_exit(description)` is called once, on the event loop, when it has ended.
 
-    own: it is our child, so that we collect its exit status and may end what it started.
+    own: it is our child, so that we collect its exit status and may end what it started. Raises OSError where it cannot be watched (our own
+    is ended then), ProcessLookupError where there is none.
     """
 
     def __init__(self, pid: int, on_exit: Callable[[str], None], *, own: bool) -> None:
@@ -27,10 +28,20 @@ class Process:
         self.alive = True
         self._own = own
         self._on_exit = on_exit
-        self._pidfd = os.pidfd_open(pid)
         self._leads = own or _leads_a_group(pid)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._pidfd, self._ended)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+            try:
+                self._loop.add_reader(self._pidfd, self._ended)
+            except BaseException:
+                os.close(self._pidfd)
+                raise
+        except BaseException:
+            if own:
+                os.kill(pid, signal.SIGKILL)
+                self._collect()
+            raise
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from pathlib import Path
@@ -84,3 +85,15 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log) == ""
     log.write_bytes(b"long ago\n" * 1000 + b"\xff the end \n\n")
     assert log_tail(log) == "\N{REPLACEMENT CHARACTER} the end"
+
+
+async def test_a_child_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more_descriptors(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    pid = child(PAUSE)
+    monkeypatch.setattr(os, "pidfd_open", no_more_descriptors)
+    with pytest.raises(OSError, match="Too many open files"):
+        Process(pid, lambda how: None, own=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
