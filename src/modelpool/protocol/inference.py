@@ -18,7 +18,7 @@ from modelpool.errors import InvalidRequest, InvalidTensor, Unsupported
 from modelpool.protocol import elements
 from modelpool.protocol.datatypes import datatype_of
 from modelpool.protocol.jsonfaults import json_fault
-from modelpool.protocol.tensors import MAX_RANK, FlatTensor, InferenceRequest, Tensor, object_array
+from modelpool.protocol.tensors import FlatTensor, InferenceRequest, Tensor, object_array
 from modelpool.units import parse_duration
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -41,7 +41,7 @@ class _TensorJson(msgspec.Struct):
     parameters: _TensorParameters | None = None
 
 
-class _FlatRequestJson(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class FlatRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What most requests are: flat lists of floats, and nothing else. Others are read by the general way."""
 
     inputs: list[FlatTensor]
@@ -114,7 +114,7 @@ class _RequestOut(msgspec.Struct, omit_defaults=True):
 _prod = math.prod
 _NO_PARAMETERS: dict[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
-_flat_decoder = msgspec.json.Decoder(_FlatRequestJson)
+_flat_decoder = msgspec.json.Decoder(FlatRequest)
 _FLAT_MOST_BYTES = 1 << 16
 """Longer bodies are not tried as simple ones first: reading them twice would cost."""
 _request_decoder = msgspec.json.Decoder(_RequestJson)
@@ -171,18 +171,25 @@ def decode_request(body: Body, json_bytes: int, version: int) -> tuple[Inference
     return InferenceRequest(version, inputs, wanted, parameters, ident if type(ident) is str else str(ident)), form
 
 
-def _decode_flat(body: Body, version: int) -> InferenceRequest | None:
-    """The request where it is a simple one, read in one pass; None where only the general way can read it, or say what is wrong."""
+def decode_flat(body: Body, *, whole: bool = True) -> FlatRequest | None:
+    """A simple request, read in one pass; None where only the general way can read it, or say what is wrong.
+
+    whole: its lists must have as many numbers as its shapes say.
+    """
     try:
         message = _flat_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    inputs = {}
-    for one in message.inputs:
-        shape, data = one.shape, one.data
-        if len(data) != _prod(shape) or not data or len(shape) > MAX_RANK:
-            return None
-        inputs[one.name] = one
+    if whole and [1 for one in message.inputs if len(one.data) != _prod(one.shape)]:
+        return None
+    return message
+
+
+def _decode_flat(body: Body, version: int) -> InferenceRequest | None:
+    message = decode_flat(body)
+    if message is None:
+        return None
+    inputs = {one.name: one for one in message.inputs}
     if len(inputs) < len(message.inputs):
         return None
     return InferenceRequest(version, inputs, (), _NO_PARAMETERS, message.id)

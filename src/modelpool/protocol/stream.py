@@ -56,7 +56,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     def write(self, *parts: Bytes) -> None:
         """Queue parts that together are whole frames; they must not change before they have left."""
         self._out += parts
-        if len(parts) > 1 and any(len(part) > LARGE_BYTES for part in parts):
+        if len(parts) > 1 and max(map(len, parts)) > LARGE_BYTES:
             self._large_out = True
         if not self._flush_due:
             self._flush_due = True

@@ -42,8 +42,8 @@ class FlatTensor(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     name: str
     datatype: Literal["FP32", "FP64"]
-    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
-    data: list[Float32]
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=MAX_RANK)]
+    data: Annotated[list[Float32], msgspec.Meta(min_length=1)]
 
     @property
     def array(self) -> NDArray[Any]:

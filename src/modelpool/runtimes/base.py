@@ -13,11 +13,14 @@ from typing import Any, Protocol, TypeAlias, overload
 from numpy.typing import NDArray
 
 from modelpool.errors import ModelpoolError, Unsupported
+from modelpool.protocol.forms import FormedRequest, Forms
 from modelpool.protocol.messages import LoadSpec, TensorMeta
 from modelpool.protocol.tensors import InferenceRequest, Tensor
 
-__all__ = ["Alike", "Answer", "InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
+__all__ = ["Alike", "Answer", "AnyRequest", "InferenceRequest", "LoadedModel", "Outcome", "Runtime", "Tensor", "open_runtime"]
 
+
+AnyRequest: TypeAlias = InferenceRequest | FormedRequest
 
 Outcome: TypeAlias = dict[str, Tensor] | ModelpoolError
 """Outputs by name in the model's order (an `Answer` where there are parameters too), or the error of this one request."""
@@ -69,7 +72,8 @@ class LoadedModel(Protocol):
     inputs, outputs: as metadata shows them, batch dimension included; max_batch: rows that may run together (0: requests run one by one
     and have no batch dimension); batches: whether requests may be put together (`dynamic_batching`); max_delay_s: how long a run may wait
     for more requests; slots: runs that may go on at once; whole_process: its process holds nothing else, so all of it is charged;
-    quick: a run that is short may go on the worker's event loop (it waits for nothing).
+    quick: a run that is short may go on the worker's event loop (it waits for nothing); forms: of requests that `execute` takes unread
+    (None: it wants all of them read).
     """
 
     inputs: tuple[TensorMeta, ...]
@@ -81,7 +85,11 @@ class LoadedModel(Protocol):
     whole_process: bool
     quick: bool
 
-    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> Sequence[Outcome]:
+    @property
+    def forms(self) -> Forms | None:
+        """See above."""
+
+    def execute(self, version: int, requests: Sequence[AnyRequest]) -> Sequence[Outcome]:
         """Run requests of one version together; one outcome each, in order. Raises only where the whole run failed."""
 
     def close(self) -> None:

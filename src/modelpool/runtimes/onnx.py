@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from modelpool.errors import LoadFailed, ModelpoolError, UnknownVersion, Unsupported
+from modelpool.protocol.forms import Forms
 from modelpool.protocol.messages import LoadSpec
 from modelpool.protocol.tensors import InferenceRequest
-from modelpool.runtimes.base import Alike, LoadedModel, Outcome
+from modelpool.runtimes.base import Alike, AnyRequest, LoadedModel, Outcome
 from modelpool.runtimes.batching import Admitted, check_rows, join, split, together
 from modelpool.runtimes.onnx_session import Session
 from modelpool.runtimes.onnx_signature import Signature
@@ -43,6 +44,7 @@ class OnnxModel:
         self.batches = self.max_batch > 0 and "dynamic_batching" in config
         self.max_delay_s = int(config.get("dynamic_batching", {}).get("max_queue_delay_microseconds", 0)) / 1e6
         self.slots = max(1, sum(int(group.get("count", 1)) for group in config.get("instance_group", ())))
+        self.forms = Forms()
         self._versions: dict[int, _Version] = {}
         try:
             self._load(spec)
@@ -72,7 +74,7 @@ class OnnxModel:
             if isinstance(outcome, ModelpoolError):
                 raise LoadFailed(f"warm-up sample {sample!r} of model {self._model!r} failed: {outcome.message}") from outcome
 
-    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> Sequence[Outcome]:
+    def execute(self, version: int, requests: Sequence[AnyRequest]) -> Sequence[Outcome]:
         """Run requests of one version, together where they fit together; one outcome each, in order. Raises UnknownVersion."""
         target = self._versions.get(version)
         if target is None:
@@ -110,7 +112,7 @@ class _Version:
             session.close()
             raise
 
-    def run_alike(self, requests: Sequence[InferenceRequest]) -> Alike | None:
+    def run_alike(self, requests: Sequence[AnyRequest]) -> Alike | None:
         """One run for flat requests of one form; None where they are not, or where it fails, so that each gets its own error."""
         count = len(requests)
         inputs = self.signature.joined(requests)

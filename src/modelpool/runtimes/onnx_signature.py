@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modelpool.errors import InvalidTensor, LoadFailed, ModelError
+from modelpool.protocol.forms import Form, FormedRequest
 from modelpool.protocol.messages import TensorMeta
-from modelpool.protocol.tensors import FLAT_DTYPES, FlatTensor, InferenceRequest, Tensor
+from modelpool.protocol.tensors import FLAT_DTYPES, FlatTensor, Tensor
+from modelpool.runtimes.base import AnyRequest
 from modelpool.runtimes.batching import Admitted
 from modelpool.runtimes.onnx_session import as_texts
 from modelpool.runtimes.pymodel.config import Port, ports
@@ -92,7 +94,7 @@ class Signature:
         return Side(port.datatype, tuple(two if one == -1 else one for one, two in zip(seen, meta.shape, strict=True)), None)
 
     # --- requests ----------------------------------------------------------------------------------------------------------------
-    def admit(self, place: int, request: InferenceRequest) -> Admitted:
+    def admit(self, place: int, request: AnyRequest) -> Admitted:
         """The request as the model wants it; place: its index among those it came with. Raises InvalidTensor."""
         given = request.inputs
         if given.keys() != self._inputs.keys():
@@ -116,10 +118,13 @@ class Signature:
             arrays[name] = as_texts(f"input {name!r}", array) if datatype == "BYTES" else array
         return Admitted(place, arrays, max(rows, 1), self._wanted(request.wanted) if request.wanted else self.all_names)
 
-    def joined(self, requests: Sequence[InferenceRequest]) -> dict[str, NDArray[Any]] | None:
+    def joined(self, requests: Sequence[AnyRequest]) -> dict[str, NDArray[Any]] | None:
         """The inputs of all requests, one after the other, where they are flat, of one form, and one that `admit` has taken before."""
         count = len(requests)
-        first = requests[0].inputs
+        formed = requests[0]
+        if type(formed) is FormedRequest:
+            return self._joined_texts(formed.form, requests)
+        first = formed.inputs
         width = len(self._inputs)
         if [1 for request in requests if len(request.inputs) != width or request.wanted]:
             return None
@@ -143,6 +148,28 @@ class Signature:
                     return None
                 values += other.data
             arrays[name] = np.array(values, FLAT_DTYPES[datatype]).reshape(shape)
+        return arrays
+
+    def _joined_texts(self, form: Form, requests: Sequence[AnyRequest]) -> dict[str, NDArray[Any]] | None:
+        """The same for requests of one `Form`."""
+        texts = [request.texts for request in requests if type(request) is FormedRequest and request.form is form]
+        count, columns = len(requests), form.columns
+        if len(texts) < count or len(columns) != len(self._inputs):
+            return None
+        arrays: dict[str, NDArray[Any]] = {}
+        for place, column in enumerate(columns):
+            name, shape = column.name, column.shape
+            side = self._inputs.get(name)
+            if side is None or side.datatype != column.datatype or side.reshape is not None or (name, shape) not in self._fitted:
+                return None
+            if self._max_batch:
+                if shape[0] != form.rows or count * form.rows > self._max_batch:
+                    return None
+                shape = (count * shape[0], *shape[1:])
+            array = column.read([text[place] for text in texts])
+            if array is None:
+                return None
+            arrays[name] = array.reshape(shape)
         return arrays
 
     def _names_differ(self, given: Iterable[str]) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any
 from modelpool.errors import LoadFailed, ModelError, ModelpoolError, UnknownVersion
 from modelpool.protocol.messages import LoadSpec, VersionSpec
 from modelpool.runtimes import calls, pb_utils
-from modelpool.runtimes.base import InferenceRequest, LoadedModel, Outcome
+from modelpool.runtimes.base import AnyRequest, InferenceRequest, LoadedModel, Outcome
 from modelpool.runtimes.pymodel.checks import Checks
 from modelpool.runtimes.pymodel.config import completed, max_delay_s, ports, refuse_unknown_ways, slot_names
 from modelpool.runtimes.pymodel.faults import located, told_in_full
@@ -43,6 +43,7 @@ class PythonModel:
 
     whole_process = True
     quick = False
+    forms = None
 
     def __init__(self, spec: LoadSpec) -> None:
         pb_utils.register(spec.model)
@@ -132,7 +133,7 @@ class PythonModel:
                 f"{place} raised {told_in_full(raised.error, self._folder)}{_hint(raised.error, self._spec)}"
             ) from raised.error
 
-    def execute(self, version: int, requests: Sequence[InferenceRequest]) -> list[Outcome]:
+    def execute(self, version: int, requests: Sequence[AnyRequest]) -> list[Outcome]:
         """Run requests of one version, together as far as the model batches; one outcome each, in order. Raises UnknownVersion."""
         if version not in self._slots:
             raise UnknownVersion(f"version {version} of model {self._spec.model!r} is not loaded; loaded are {sorted(self._slots)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modelpool.errors import UnknownVersion
-from modelpool.protocol.inference import Body, decode_request, read_timeout_s
+from modelpool.protocol.inference import ALL_JSON, Body, decode_request, read_timeout_s
 from modelpool.worker.hosted import Hosted
 from modelpool.worker.runs import Item
 
@@ -13,6 +13,11 @@ def decode_item(hosted: Hosted, link: object, call: int, json_bytes: int, versio
     version = version or hosted.default_version
     if version not in hosted.versions:
         raise UnknownVersion(f"Request for unknown model: '{hosted.spec.model}' version {version} is not found")
+    forms = hosted.forms
+    if forms is not None and json_bytes < 0 and type(body) is bytes:
+        formed = forms.read(body, version)
+        if formed is not None:
+            return Item(call, formed, ALL_JSON, version, formed.form.rows if hosted.model.max_batch else 1, len(body), now, None, link)
     request, wanted = decode_request(body, json_bytes, version)
     rows = 1
     if hosted.model.max_batch:

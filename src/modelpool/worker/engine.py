@@ -90,7 +90,8 @@ class Engine:
             link.write(error_frame(copy, call, from_code("internal_error", f"the worker could not read the request: {describe(error)}")))
             return
         hosted.add(item)
-        self._touch(hosted)
+        if not hosted.due:
+            self._touch(hosted)
 
     def cancel(self, link: FrameConnection, copy: int, call: int) -> None:
         """Drop a request that has not started; one that runs is answered as usual."""

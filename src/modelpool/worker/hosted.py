@@ -36,9 +36,11 @@ class Hosted:
         "_slow",
         "default_version",
         "due",
+        "forms",
         "load_peak_bytes",
         "load_s",
         "model",
+        "plain",
         "private_bytes",
         "queue",
         "queued_rows",
@@ -54,6 +56,7 @@ class Hosted:
     def __init__(self, spec: messages.LoadSpec, model: LoadedModel, private_bytes: int, load_peak_bytes: int, load_s: float) -> None:
         self.spec = spec
         self.model = model
+        self.forms = model.forms
         self.private_bytes = private_bytes
         self.load_peak_bytes = load_peak_bytes
         self.load_s = load_s
@@ -63,6 +66,7 @@ class Hosted:
         self.slots = max(1, model.slots)
         self.queue: deque[Item] = deque()
         self.queued_rows = 0
+        self.plain = True  # nothing in the queue has a deadline, another version than the default, or must be alone
         self.running = 0
         self.due = False
         self.timer = False
@@ -78,6 +82,8 @@ class Hosted:
         """Put a request at the end of the queue."""
         self.queue.append(item)
         self.queued_rows += item.rows
+        if item.deadline is not None or item.alone or item.version != self.default_version:
+            self.plain = False
 
     def remove(self, call: int) -> Item | None:
         """Take a request out again; None where it is not queued (any more)."""
@@ -108,7 +114,12 @@ class Hosted:
         most = self.model.max_batch if self.model.batches else 0
         if self.model.quick and self._estimate_s < INLINE_S:
             most = min(most, INLINE_ITEMS)
-        items: list[Item] = []
+        if self.plain and self.queued_rows <= most:
+            items = list(queue)
+            queue.clear()
+            self.queued_rows = 0
+            return items
+        items = []
         rows = 0
         while queue:
             item = queue[0]
@@ -121,6 +132,7 @@ class Hosted:
                 rows += item.rows
             queue.popleft()
             self.queued_rows -= item.rows
+        self.plain = self.plain or not queue
         return items
 
     # --- how it runs -------------------------------------------------------------------------------------------------------------

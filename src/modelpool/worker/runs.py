@@ -16,7 +16,7 @@ from modelpool.protocol.inference import ALL_JSON, Wanted, encode_response
 from modelpool.protocol.running import RunningTable
 from modelpool.protocol.stream import LARGE_BYTES, MAX_PAYLOAD_BYTES, Bytes
 from modelpool.runtimes import calls
-from modelpool.runtimes.base import Alike, Answer, InferenceRequest, LoadedModel, Outcome
+from modelpool.runtimes.base import Alike, Answer, AnyRequest, LoadedModel, Outcome
 from modelpool.units import format_bytes
 from modelpool.worker.memory import RunProbe
 
@@ -34,7 +34,7 @@ class Item(msgspec.Struct, gc=False):
     """
 
     call: int
-    request: InferenceRequest
+    request: AnyRequest
     wanted: Wanted
     version: int
     rows: int

@@ -34,6 +34,7 @@ class FaultyModel:
         self.max_delay_s = config.get("max_delay_s", 0.0)
         self.slots = config.get("slots", 1)
         self.quick = True
+        self.forms = None
         self.whole_process = False
         self._config = config
         self._kept = np.ones(config.get("keep_bytes", 0), np.uint8)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelpool.protocol.forms import FormedRequest, Forms
 from modelpool.protocol.tensors import FLAT_DTYPES, FlatTensor, InferenceRequest, Tensor
 from modelpool.runtimes.base import Alike
 from modelpool.testing import models
@@ -100,3 +101,49 @@ def test_an_output_without_rows_is_not_taken_apart(tmp_path: Path) -> None:
         model.execute(1, [flat(x=rows(1))])
         found = model.execute(1, [flat(x=rows(1)), flat(x=rows(2))])
     assert [arrays(one) for one in found] == [{"sum": 4}, {"sum": 8}]
+
+
+TWO = b'{"inputs":[{"name":"a","shape":[1,4],"datatype":"FP32","data":[%b]},{"name":"b","shape":[1,4],"datatype":"FP32","data":[%b]}]}'
+
+
+def formed(forms: Forms, a: bytes, b: bytes = b"1,1,1,1") -> FormedRequest:
+    forms.read(TWO % (b"0,0,0,0", b"0,0,0,0"), 1)
+    found = forms.read(TWO % (a, b), 1)
+    assert found is not None
+    return found
+
+
+def test_requests_of_a_known_layout_are_read_together(add_sub: Path) -> None:
+    with loaded(add_sub, **BATCHING) as model:
+        some = [formed(model.forms, b"%d,2,3,4" % number) for number in range(3)]
+        first = model.execute(1, some)  # looked at by the general way
+        again = model.execute(1, some)
+    assert not isinstance(first, Alike)
+    assert isinstance(again, Alike)
+    assert (
+        [arrays(one)["sum"] for one in again] == [arrays(one)["sum"] for one in first] == [[[number + 1, 3, 4, 5]] for number in range(3)]
+    )
+
+
+@pytest.mark.parametrize(("wrong", "says"), [(b"1,2,3", "3"), (b"1,2,x,4", "JSON"), (b"1,2,3,1e39", "FP32")])
+def test_wrong_numbers_in_a_known_layout_fail_alone(add_sub: Path, wrong: bytes, says: str) -> None:
+    with loaded(add_sub, **BATCHING) as model:
+        model.execute(1, [flat(a=rows(1), b=rows(1))])
+        right, broken, also = model.execute(1, [formed(model.forms, text) for text in (b"1,2,3,4", wrong, b"4,3,2,1")])
+    assert says in fault(broken).message
+    assert arrays(right)["sum"] == [[2, 3, 4, 5]]
+    assert arrays(also)["sum"] == [[5, 4, 3, 2]]
+
+
+def test_a_known_layout_that_the_model_does_not_take_is_refused(tmp_path: Path) -> None:
+    with loaded(models.scale(tmp_path / "model.onnx", 2.0)) as model:
+        for _ in range(2):
+            (outcome,) = model.execute(1, [formed(model.forms, b"1,2,3,4")])
+            assert "unexpected inference input" in fault(outcome).message
+
+
+def test_more_rows_than_fit_together_are_answered_in_several_runs(add_sub: Path) -> None:
+    with loaded(add_sub, max_batch_size=2, dynamic_batching={}) as model:
+        model.execute(1, [flat(a=rows(1), b=rows(1))])
+        found = model.execute(1, [formed(model.forms, b"%d,0,0,0" % number) for number in range(3)])
+    assert [arrays(one)["sum"][0][0] for one in found] == [1, 2, 3]

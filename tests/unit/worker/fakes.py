@@ -50,6 +50,7 @@ class Doubling:
         self.max_delay_s = max_delay_s
         self.slots = slots
         self.quick = True
+        self.forms = None
         self.whole_process = False
         self.runs: list[list[float]] = []
         self.versions: list[int] = []

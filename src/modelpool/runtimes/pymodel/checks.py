@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from modelpool.errors import InvalidRequest, InvalidTensor, ModelError, ModelpoolError
 from modelpool.protocol.tensors import FlatTensor
 from modelpool.runtimes import pb_utils
-from modelpool.runtimes.base import Answer, InferenceRequest, Outcome, Tensor
+from modelpool.runtimes.base import Answer, AnyRequest, Outcome, Tensor
 from modelpool.runtimes.pb_utils.types import NUMPY, bytes_array
 from modelpool.runtimes.pymodel.config import Port
 
@@ -30,7 +30,7 @@ class Checks:
         self._max_batch = max_batch
         self._ignored: set[str] = set()
 
-    def admit(self, request: InferenceRequest) -> tuple[int, pb_utils.InferenceRequest]:
+    def admit(self, request: AnyRequest) -> tuple[int, pb_utils.InferenceRequest]:
         """Its rows (1 where the model has no batch dimension) and the model's view of it; raises InvalidRequest."""
         self._same_names(request)
         rows = None
@@ -54,7 +54,7 @@ class Checks:
             tensors.append(pb_utils.Tensor.of(name, tensor.datatype, array))
         return (1 if rows is None else rows), self._seen_by_model(request, tensors)
 
-    def _same_names(self, request: InferenceRequest) -> None:
+    def _same_names(self, request: AnyRequest) -> None:
         given = request.inputs.keys()
         if unknown := [name for name in given if name not in self._inputs]:
             raise InvalidTensor(f"unexpected input {unknown[0]!r} for model {self._model!r}; its inputs are {_list(self._inputs)}")
@@ -79,7 +79,7 @@ class Checks:
         if self._max_batch and not 1 <= shape[0] <= self._max_batch:
             raise InvalidTensor(f"batch size of a request must be from 1 to {self._max_batch} for model {self._model!r}, got {shape[0]}")
 
-    def _seen_by_model(self, request: InferenceRequest, tensors: list[pb_utils.Tensor]) -> pb_utils.InferenceRequest:
+    def _seen_by_model(self, request: AnyRequest, tensors: list[pb_utils.Tensor]) -> pb_utils.InferenceRequest:
         given = request.parameters
         return pb_utils.InferenceRequest(
             request_id=request.ident,
