@@ -86,8 +86,8 @@ class RunningServer:
         return {record.name: record.pid for record in read_records(self.state / "run")}
 
     def shared_worker(self) -> int:
-        """Process id of the worker that holds models together."""
-        return self.workers()["local"]
+        """Process id of the worker that holds models together, once there is one."""
+        return int(until(lambda: self.workers().get("local"), "a shared worker"))
 
     def kill(self) -> None:
         """The server's process ends at once; its workers do not."""
