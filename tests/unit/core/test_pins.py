@@ -77,3 +77,28 @@ def test_a_device_that_is_not_there() -> None:
     found = pin_problem(shell.world, "g")
     assert found is not None
     assert "needs device cuda:0" in found[1]
+
+
+def test_a_model_that_is_not_there_has_no_problem() -> None:
+    assert code(pool(100), "nobody") is None
+
+
+def test_what_is_pinned_and_not_loaded_yet_counts_as_well() -> None:
+    shell = pool(100, 60, 30, 20, 500)
+    for name in "abd":  # one load at a time: b waits; d can never come, and takes nothing
+        shell.send(PinWanted(name, True))
+    assert [load.model for load in shell.loads.values()] == ["a"]
+    found = pin_problem(shell.world, "c")
+    assert found is not None
+    assert (found[0], "unpin a, b first" in found[1]) == ("no_space", True)
+
+
+def test_what_is_pinned_elsewhere_takes_nothing() -> None:
+    shell = CoreShell()
+    shell.up(cpu=100, cuda_0=100)
+    shell.add(spec("g", 60, device="cuda:0"), spec("m", 60, device="cpu"), spec("n", 60, device="cpu"))
+    shell.send(PinWanted("g", True))
+    shell.work()
+    assert code(shell, "m") is None
+    shell.send(PinWanted("m", True))
+    assert code(shell, "n") == "no_space"

@@ -608,6 +608,25 @@ def test_a_process_that_grows_costs_its_own_model_only() -> None:
     shell.serve("leak")
 
 
+def test_a_process_that_grew_and_is_on_its_way_out_is_not_sent_away_twice() -> None:
+    shell = pool(1000, 300, verify_slack_bytes=0, unreturned_limit_bytes=50)
+    shell.add(spec("leak", 200, isolation="process"))
+    shell.serve("leak")
+    shell.eject("leak")
+    shell.send(Observed("local", 1, total_bytes=0, own_bytes=((shell.copy("leak").ident, 400),)))
+    assert shell.leaving() == ["leak"]
+    shell.unloaded("leak", 0)
+    assert shell.world.counters.unloads["leak", "eject"] == 1
+
+
+def test_while_others_load_nothing_is_concluded_from_memory() -> None:
+    shell = pool(1000, 300, 300, verify_slack_bytes=0, unreturned_limit_bytes=50)
+    shell.serve("a")
+    shell.load("b")
+    shell.send(Observed("local", 1, total_bytes=900))
+    assert not shell.recycles
+
+
 def test_what_an_isolated_copy_was_charged_excuses_no_other_process() -> None:
     shell = pool(1000, 300, verify_slack_bytes=0, unreturned_limit_bytes=50)
     shell.add(spec("own", 200, isolation="process"))
