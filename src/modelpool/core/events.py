@@ -128,12 +128,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUp:
-    """An instance is ready: its devices with their budgets in bytes, and the copies it holds."""
+    """An instance is ready: its devices with their budgets in bytes, and the copies it holds.
+
+    runtimes: those that it has (None: any); isolates: it can give a copy a process of its own.
+    """
 
     instance: str
     generation: int
     devices: tuple[tuple[str, int], ...]
     held: tuple[Held, ...] = ()
+    runtimes: tuple[str, ...] | None = None
+    isolates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
