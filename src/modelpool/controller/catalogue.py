@@ -101,6 +101,10 @@ class Catalogue:
             raise ForgottenModel(f"model '{name}' was deleted from the catalogue; post it again to use it")
         raise UnknownModel(f"Request for unknown model: '{name}' is not found")
 
+    def entries_get(self, name: str) -> Entry | None:
+        """The entry of that name, malformed or not; None where there is none."""
+        return self.entries.get(name)
+
     def check(self, name: str, version: int = 0) -> Entry:
         """The entry, if it can be served in that version (0: the default)."""
         entry = self.entry(name)

@@ -16,6 +16,7 @@ from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
+from modelpool.controller.fleet import Budgets, budgets, make_instances
 from modelpool.controller.journal import Journal
 from modelpool.controller.keeping import Keeper
 from modelpool.controller.recorder import Recorder
@@ -26,8 +27,6 @@ from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Sto
 from modelpool.core.pins import pin_problem
 from modelpool.core.settings import CoreSettings
 from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown, from_code
-from modelpool.instances.embedded import EmbeddedInstance
-from modelpool.instances.peer import EmbeddedSettings
 from modelpool.ports import Instance
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry
@@ -36,8 +35,6 @@ from modelpool.settings import Settings
 
 log = logging.getLogger("modelpool.controller")
 
-EMBEDDED = "local"
-"""The name of the embedded instance of this machine."""
 LOAD_GRACE_S = 90.0
 """An instance ends a late load itself, and only the process that it is in; the core would start all processes anew, and waits so much
 longer (a process may have to be started first).
@@ -90,30 +87,29 @@ class Controller:
         """Read the repositories, adopt or start the instances, keep what is pinned, begin to preload."""
         try:
             self._take(self._catalogue.take_scan(await aside(self._catalogue.repository.scan)))
-            devices = inspection.device_budgets(self.settings, self._catalogue.entries.values())
-            self._begin_record(devices)
+            found = budgets(self.settings, self._catalogue.entries.values())
+            self._begin_record(found)
             for name, pinned in self._state.pins().items():
                 if name in self._catalogue.entries:
                     self.feed(PinWanted(name, pinned))
-            embedded = EmbeddedInstance(
-                EMBEDDED, devices, self.settings.state_dir / "run", self.feed, self._plane, self._clock, self._embedded_settings()
-            )
-            self._instances[EMBEDDED] = embedded
-            await embedded.start()
+            made = make_instances(self.settings, found, self._catalogue, self.feed, self._plane, self._clock, self._dispatcher.new_copy)
+            self._instances.update(made)
+            async with asyncio.TaskGroup() as group:
+                for instance in made.values():
+                    group.create_task(instance.start())
+        except BaseExceptionGroup as errors:
+            await self._close(keep=False)
+            raise errors.exceptions[0] from None
         except BaseException:
             await self._close(keep=False)
             raise
         self._background.start(self._poll(), "repository poll")
         self._background.start(self._preload(), "preload")
 
-    def _embedded_settings(self) -> EmbeddedSettings:
-        settings = self.settings
-        return EmbeddedSettings(orphan_grace_s=settings.orphan_grace_s, load_timeout_s=settings.load_timeout_s)
-
-    def _begin_record(self, devices: dict[str, int]) -> None:
+    def _begin_record(self, devices: Budgets) -> None:
         if self.settings.record is None:
             return
-        self._recorder = Recorder(self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), {EMBEDDED: devices})
+        self._recorder = Recorder(self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), devices)
         self._keeper.record(self._recorder, self._clock())
         self._plane.ended = self._keeper.ended
 

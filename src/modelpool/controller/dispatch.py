@@ -41,6 +41,12 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
 
+    def new_copy(self) -> int:
+        """A number for a copy that an instance has found."""
+        number = self.core.world.next_copy
+        self.core.world.next_copy += 1
+        return number
+
     def feed(self, event: Event) -> None:
         """Tell the core; while it is being told something, events wait their turn."""
         self._events.append(event)

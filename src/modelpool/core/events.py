@@ -143,12 +143,16 @@ class InstanceUp:
 
 @dataclass(frozen=True, slots=True)
 class InstanceDown:
-    """An instance's shared process died; its copies are gone. `running`: models that were running when it did."""
+    """An instance's shared process died; its copies are gone. `running`: models that were running when it did.
+
+    outside: nothing says that one of its models brought it about, so that those who wait for a load there go on waiting.
+    """
 
     instance: str
     generation: int
     reason: str
     running: tuple[str, ...] = ()
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

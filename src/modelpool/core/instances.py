@@ -62,7 +62,15 @@ def _adopt(world: World, instance: InstanceState, device: Device, held: Held, no
     model = world.models.get(held.model)
     if model is None:
         model = world.models[held.model] = _stranger(world, held.model)
-    copy = Copy(held.copy, model, instance.ident, instance.generation, device, held.revision, instance.isolates and model.spec.isolation == "process")
+    copy = Copy(
+        held.copy,
+        model,
+        instance.ident,
+        instance.generation,
+        device,
+        held.revision,
+        instance.isolates and model.spec.isolation == "process",
+    )
     copy.slot = model.row
     twice = any(other.device is device for other in model.copies.values())
     fresh = held.revision == model.spec.revision
@@ -102,7 +110,7 @@ def instance_down(world: World, event: InstanceDown, now: float) -> None:
     for device in instance.devices.values():
         device.reserved.clear()
         for copy in list(device.copies.values()):
-            blame = not meant or copy.model.name == culprit
+            blame = not (meant or event.outside) or copy.model.name == culprit
             _lose(world, copy, event.reason, copy.model.name in event.running, now, blame=blame)
     world.changed()
 

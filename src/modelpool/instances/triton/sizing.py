@@ -1,0 +1,110 @@
+"""How large models are in a Triton server: the best figure that can be had.
+
+1. On a GPU what its metrics say before and after the load. 2. What the server's statistics say of the model's memory. 3. The private memory
+of the model's own processes (Python models), or what a load added to that of all the server's processes, where it runs on this machine.
+None of these is asked for where the user gave a figure: the core prefers it anyway. Where nothing is known the estimate of the files stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from modelpool.errors import ModelpoolError
+from modelpool.instances.triton import memory
+from modelpool.instances.triton.control import Control
+from modelpool.protocol.messages import LoadSpec
+from modelpool.protocol.record import anonymous_bytes
+from modelpool.settings.triton import TritonAddress
+
+_SAMPLE_S = 0.05
+_METRICS_PERIOD_S = 2.2
+"""The server's metrics are renewed every two seconds."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """A load's figures; 0: not known."""
+
+    private_bytes: int = 0
+    load_peak_bytes: int = 0
+    load_s: float = 0.0
+
+
+class Gauge:
+    """Measures one run of a server. pid: its process (None: on another machine)."""
+
+    def __init__(self, pid: int | None, address: TritonAddress, control: Control) -> None:
+        self.pid = pid
+        self._address = address
+        self._control = control
+        self._baseline_bytes = 0
+
+    async def settle(self, held_bytes: int) -> None:
+        """Take what it has now, less what the models take that it holds, for what it takes without any."""
+        self._baseline_bytes = max(0, await self._private_bytes() - held_bytes)
+
+    async def total_bytes(self) -> int | None:
+        """What models add to its private memory; None where that cannot be seen."""
+        return max(0, await self._private_bytes() - self._baseline_bytes) if self.pid is not None else None
+
+    async def _private_bytes(self) -> int:
+        return await asyncio.to_thread(memory.private_bytes, self.pid) if self.pid is not None else 0
+
+    async def size_of(self, model: str, model_dir: str, device: str) -> int:
+        """The size of a model that is loaded (0: not known)."""
+        kind = "GPU" if device.startswith("cuda") else "CPU"
+        with contextlib.suppress(ModelpoolError):
+            if size := (await self._control.memory_usage(model)).get(kind, 0):
+                return size
+        return await self._processes_bytes(model_dir) if kind == "CPU" else 0
+
+    async def _processes_bytes(self, model_dir: str) -> int:
+        """Private memory of the processes that run a model."""
+        if self.pid is None or not model_dir:
+            return 0
+        found = await asyncio.to_thread(memory.processes_of, self.pid)
+        folder = model_dir.rstrip("/") + "/"
+        return sum(anonymous_bytes(pid) or 0 for pid, path in found.items() if path.startswith(folder))
+
+    async def _gpu_bytes(self, device: str) -> int:
+        """Used bytes of a device, by the order in which the metrics list them."""
+        if self._address.metrics_port is None:
+            return 0
+        found = list((await memory.gpu_bytes(self._address.host, self._address.metrics_port)).values())
+        number = int(device.partition(":")[2] or 0)
+        return found[number][0] if number < len(found) else 0
+
+    @contextlib.asynccontextmanager
+    async def load(self, spec: LoadSpec) -> AsyncIterator[Measured]:
+        """Measure the load that goes on within; the figures are there at the end."""
+        measured = Measured()
+        on_gpu = spec.device.startswith("cuda")
+        gpu_before = await self._gpu_bytes(spec.device) if on_gpu else 0
+        before = await self._private_bytes()
+        peak = before
+
+        async def sample() -> None:
+            nonlocal peak
+            while True:
+                await asyncio.sleep(_SAMPLE_S)
+                peak = max(peak, await self._private_bytes())
+
+        sampling = asyncio.get_running_loop().create_task(sample())
+        begun = time.monotonic()
+        try:
+            yield measured
+            measured.load_s = time.monotonic() - begun
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+        if on_gpu and gpu_before:
+            await asyncio.sleep(_METRICS_PERIOD_S)
+            measured.private_bytes = max(0, await self._gpu_bytes(spec.device) - gpu_before)
+            return
+        after = await self._private_bytes()
+        measured.private_bytes = await self.size_of(spec.model, spec.model_dir, spec.device) or max(0, after - before)
+        measured.load_peak_bytes = max(0, peak - before)
