@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,3 +47,75 @@ def test_it_loads_on_demand_evicts_and_answers(pool: RunningServer, triton: Runn
         for number in range(1, 5):
             assert pool.value(f"m{number}", 3.0 + round_) == number * (3.0 + round_)
     assert triton.ready() == resident(pool) == {"m3", "m4"}
+
+
+def test_a_failed_load_says_what_triton_said(pool: RunningServer) -> None:
+    answer = pool.infer("broken")
+    assert answer.status_code >= 400
+    assert "no good" in answer.json()["error"]
+    assert pool.value("m1", 2.0) == 2.0
+
+
+def test_what_a_model_raises_is_an_error_of_that_request_alone(pool: RunningServer) -> None:
+    answer = pool.infer("m2", -2.0)
+    assert answer.status_code == 500
+    assert "it was asked to" in answer.json()["error"]
+    assert pool.value("m2", 2.0) == 4.0
+
+
+def test_a_model_that_somebody_else_unloaded_comes_back(pool: RunningServer, triton: RunningTriton) -> None:
+    assert pool.value("m1", 2.0) == 2.0
+    httpx.post(f"{triton.url}/v2/repository/models/m1/unload", trust_env=False).raise_for_status()
+    assert pool.value("m1", 3.0) == 3.0
+    assert triton.ready() == resident(pool) == {"m1"}
+
+
+def test_a_model_whose_process_died_comes_back(pool: RunningServer) -> None:
+    answer = pool.infer("m2", -1.0)
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "instance_lost"
+    assert pool.value("m2", 3.0) == 6.0
+    assert pool.client.delete("/models", params={"model_name": "m2"}).status_code == 200
+    assert resident(pool) == set()
+
+
+def test_what_triton_holds_at_the_start_is_adopted(models: Path, triton: RunningTriton, tmp_path: Path) -> None:
+    httpx.post(f"{triton.url}/v2/repository/models/m3/load", trust_env=False).raise_for_status()
+    with running(models, tmp_path / "state", "--triton", triton.address, "--device", "cpu=100MiB") as pool:
+        assert resident(pool) == {"m3"}
+        assert pool.value("m3", 2.0) == 6.0
+        assert pool.metric('modelpool_loads_total{model="m3"}') == 0.0
+        assert [pool.value(f"m{number}", 1.0) for number in (1, 2)] == [1.0, 2.0]
+        assert triton.ready() == resident(pool) == {"m1", "m2"}
+
+
+def test_a_triton_that_dies_fails_what_ran_there_and_is_taken_in_again(pool: RunningServer, triton: RunningTriton) -> None:
+    assert pool.value("m1", 2.0) == 2.0
+    triton.kill()
+    until(lambda: not pool.client.get("/devices").json()["devices"][0]["up"], "the loss is noticed")
+    assert pool.client.get("/v2/health/ready").status_code != 200
+    triton.start()
+    assert pool.value("m1", 2.0) == 2.0
+    assert triton.ready() == resident(pool) == {"m1"}
+
+
+@pytest.mark.parametrize("shape", [[2**33], [2**62, 2], [2**16, 2**16, 2**16], [-1], [2**40, 0]])
+def test_a_shape_that_would_end_triton_does_not_reach_it(pool: RunningServer, triton: RunningTriton, shape: list[int]) -> None:
+    assert pool.value("m1", 2.0) == 2.0
+    body = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": [1.0]}]}
+    answer = pool.client.post("/v2/models/m1/infer", json=body)
+    assert answer.status_code == 400
+    assert "shape" in answer.json()["error"]
+    assert triton.process is not None
+    assert triton.process.poll() is None
+    assert pool.value("m1", 2.0) == 2.0
+
+
+def test_servers_of_our_own_are_started_and_come_back(models: Path, tmp_path: Path) -> None:
+    with running(models, tmp_path / "state", "--triton-command", command(), "--device", "cpu=100MiB") as pool:
+        assert [pool.value(f"m{number}", 2.0) for number in range(1, 5)] == [2.0, 4.0, 6.0, 8.0]
+        (device,) = pool.client.get("/devices").json()["devices"]
+        os.kill(device["pid"], signal.SIGKILL)
+        assert pool.value("m1", 2.0) == 2.0
+        (after,) = pool.client.get("/devices").json()["devices"]
+        assert after["pid"] != device["pid"]

@@ -345,7 +345,8 @@ class TritonInstance:
             del self._fatal[spec.model]
             raise LoadFailedError(f"load failed for model '{spec.model}': Triton ended while it loaded it; see Triton's log")
         if spec.model in self._claims.dirty:
-            await self._unloaded(spec.model)
+            # Not waited for: what hangs because its process died may do so for minutes, and a load over it serves.
+            await control.unload(spec.model, self._settings.load_timeout_s)
             self._claims.dirty.discard(spec.model)
         async with gauge.load(spec) as measured:
             await control.load(spec.model, spec.overrides, self._settings.load_timeout_s)
