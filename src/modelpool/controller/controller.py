@@ -59,7 +59,8 @@ class Controller:
         self.version = modelpool.__version__
         self.started_at = time.time()
         self._clock = time.monotonic
-        repository = Repository(settings.repositories, settings.allowed_roots)
+        with_triton = bool(settings.triton or settings.triton_command)
+        repository = Repository(settings.repositories, settings.allowed_roots, any_backend=with_triton)
         self._state = StateStore(settings.state_dir, settings.journal_entries)
         try:
             self._catalogue = Catalogue(repository, self._state)

@@ -31,10 +31,15 @@ def places(settings: Settings) -> dict[str, Place]:
     for address in settings.triton:
         if address.http_port is None:
             raise SetupError(f"--triton {address} names no HTTP port, and requests are sent there; write {address.grpc},HTTP=8000")
-        found[f"triton{len(found)}"] = Place(address=address, backends=address.backends)
+        found[f"triton{len(found)}"] = Place(address=address, runtimes=_runtimes(address.backends))
     for command in settings.triton_command:
-        found[f"triton{len(found)}"] = Place(command=command, repositories=settings.repositories, backends=backends_of(command))
+        found[f"triton{len(found)}"] = Place(command=command, repositories=settings.repositories, runtimes=_runtimes(backends_of(command)))
     return found
+
+
+def _runtimes(backends: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Triton's names for backends as the catalogue's for runtimes."""
+    return None if backends is None else tuple("onnx" if name == "onnxruntime" else name for name in backends)
 
 
 def budgets(settings: Settings, entries: Iterable[Entry]) -> Budgets:

@@ -72,7 +72,7 @@ class _Work:
         layout = read_layout(place)
         self._check_warmup(layout)
         stamps = self._model_stamps(layout)
-        inputs, outputs, estimate_bytes = self._read_onnx(layout) if layout.runtime == "onnx" else self._read_python(layout)
+        inputs, outputs, estimate_bytes = self._read(layout)
         spec = ModelSpec(
             name=self._name,
             revision=digest((*(stamp(file) for file in self.files if file != place.residency), *stamps), repr(residency), self._name),
@@ -88,7 +88,7 @@ class _Work:
             source=source,
             spec=spec,
             runtime=layout.runtime,
-            platform=_PLATFORMS[layout.runtime],
+            platform=_PLATFORMS.get(layout.runtime) or layout.config.get("platform", ""),
             model_dir=str(place.path if place.is_folder else place.path.parent),
             versions=tuple(VersionSpec(number, str(path)) for number, path in layout.versions.items()),
             default_version=max(layout.versions),
@@ -110,7 +110,7 @@ class _Work:
 
     def _model_stamps(self, layout: Layout) -> list[Stamp]:
         """The files of the selected versions: in Triton's layout all below the version folder, as helpers and weights lie there."""
-        if not self._place.is_folder or self._place.path in {path.parent for path in layout.versions.values()}:
+        if layout.file_name and (not self._place.is_folder or self._place.path in {path.parent for path in layout.versions.values()}):
             self.files.extend(layout.versions.values())
             return []
         return [item for number in layout.versions for item in stamps_below(self._place.path / str(number))]
@@ -142,6 +142,15 @@ class _Work:
                 raise MalformedModel(f"{name} holds {size} bytes of weights and {path.name} needs {needed_bytes}; copy it again")
             unsaid += 0 if needed_bytes else size
         return unsaid
+
+    def _read(self, layout: Layout) -> tuple[tuple[TensorMeta, ...] | None, tuple[TensorMeta, ...] | None, int]:
+        """Inputs, outputs, and an estimate of the bytes of all versions together."""
+        if layout.runtime == "onnx":
+            return self._read_onnx(layout)
+        if layout.runtime == "python":
+            return self._read_python(layout)
+        inputs, outputs = triton_config.tensors(layout.config, "input"), triton_config.tensors(layout.config, "output")
+        return inputs or None, outputs or None, self._folder_bytes(layout)
 
     def _read_python(self, layout: Layout) -> tuple[tuple[TensorMeta, ...] | None, tuple[TensorMeta, ...] | None, int]:
         for path in layout.versions.values():

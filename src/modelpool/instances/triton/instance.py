@@ -63,12 +63,12 @@ class TritonSettings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server is: the address of one that runs, or the command for one of our own. backends: those that it has (None: any)."""
+    """Where the server is: the address of one that runs, or the command for one of our own. runtimes: those that it has (None: any)."""
 
     address: TritonAddress | None = None
     command: str | None = None
     repositories: tuple[Path, ...] = field(default=())
-    backends: tuple[str, ...] | None = None
+    runtimes: tuple[str, ...] | None = None
 
 
 class TritonInstance:
@@ -150,7 +150,7 @@ class TritonInstance:
             log.warning("%s", self._problem)
             self._generation = _generation()
             # The core is to know that it is coming, so that nobody is refused for want of it.
-            self._events(InstanceUp(self._ident, self._generation, (), (), self._place.backends, isolates=False))
+            self._events(InstanceUp(self._ident, self._generation, (), (), self._place.runtimes, isolates=False))
             self._events(InstanceDown(self._ident, self._generation, "it does not answer yet", outside=True))
             self._revive_soon()
         self._spawn(self._watch())
@@ -201,7 +201,7 @@ class TritonInstance:
         self._down, self._problem = False, None
         self._up_since = self._clock()
         copies = tuple(Held(held.copy, held.model, held.revision, held.device, held.learned) for held in self._held.values())
-        self._events(InstanceUp(self._ident, self._generation, tuple(self._devices.items()), copies, self._place.backends, isolates=False))
+        self._events(InstanceUp(self._ident, self._generation, tuple(self._devices.items()), copies, self._place.runtimes, isolates=False))
 
     async def _adopt(self, name: str) -> None:
         assert self._gauge is not None
