@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from modelpool.testing.triton import RunningTriton, command, running_triton
 from tests.integration.running import RunningServer, running, until
-from tests.integration.tritonpool import broken_model, needs_triton, scale_model
+from tests.integration.tritonpool import broken_model, clinging_model, needs_triton, scale_model
 
 pytestmark = needs_triton
 
@@ -119,3 +120,34 @@ def test_servers_of_our_own_are_started_and_come_back(models: Path, tmp_path: Pa
         assert pool.value("m1", 2.0) == 2.0
         (after,) = pool.client.get("/devices").json()["devices"]
         assert after["pid"] != device["pid"]
+
+
+def devices(pool: RunningServer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pool.client.get("/devices").json()["devices"]
+    return found
+
+
+def test_an_unload_without_an_end_restarts_a_server_of_our_own(models: Path, tmp_path: Path) -> None:
+    clinging_model(models, "clings", 7, finalize_s=600)
+    arguments = ("--triton-command", command(), "--device", "cpu=100MiB", "--set", "verify_timeout=2s")
+    with running(models, tmp_path / "state", *arguments) as pool:
+        assert pool.value("clings", 2.0) == 14.0
+        (before,) = devices(pool)
+        assert pool.client.delete("/models", params={"model_name": "clings"}).status_code == 200
+        assert pool.value("m1", 2.0) == 2.0
+        (after,) = devices(pool)
+        assert after["pid"] != before["pid"]
+        assert after["budget_bytes"] == before["budget_bytes"]
+
+
+def test_one_that_is_not_ours_is_left_alone_until_it_has_ended(models: Path, triton: RunningTriton, tmp_path: Path) -> None:
+    clinging_model(models, "clings", 7, finalize_s=6)
+    arguments = ("--triton", triton.address, "--device", "cpu=100MiB", "--set", "verify_timeout=1s")
+    with running(models, tmp_path / "state", *arguments) as pool:
+        assert pool.value("clings", 2.0) == 14.0
+        assert pool.client.delete("/models", params={"model_name": "clings"}).status_code == 200
+        assert not devices(pool)[0]["up"]
+        assert triton.index()["clings"] == "UNLOADING"
+        assert pool.value("m1", 2.0) == 2.0
+        assert triton.index()["clings"] == "UNAVAILABLE"
+        assert triton.ready() == resident(pool) == {"m1"}

@@ -50,6 +50,13 @@ def scale_model(models: Path, name: str, factor: float, size: str | None = "48Mi
         (models / name / "modelpool.yaml").write_text(f"size: {size}\n")
 
 
+def clinging_model(models: Path, name: str, factor: float, finalize_s: float) -> None:
+    """A model as `scale_model` makes it, whose unload takes so long."""
+    scale_model(models, name, factor)
+    source = _SCALE.format(factor=float(factor)) + f"\n        def finalize(self):\n            time.sleep({finalize_s})\n"
+    python_model(models / name, source)
+
+
 def broken_model(models: Path, name: str) -> None:
     """A Python model whose load fails."""
     python_model(models / name, 'raise RuntimeError("no good")\n')
