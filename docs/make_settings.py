@@ -21,7 +21,8 @@ Made by `docs/make_settings.py`; a test keeps it up to date.
 A setting can stand in three places. The first that has it wins:
 
 1. **An option** of `modelpool serve`. Common settings have one of their own; `--set NAME=VALUE` takes any other.
-2. **A variable** of the environment, `MODELPOOL_` and the name in capitals. Lists are written with commas (those of Triton servers with semicolons).
+2. **A variable** of the environment, `MODELPOOL_` and the name in capitals. Lists are written with commas,
+   those of Triton servers with semicolons.
 3. **A YAML file**, given by `--config FILE` or `MODELPOOL_CONFIG`. The key is the name. Relative paths start at the file's folder.
 
 ```yaml

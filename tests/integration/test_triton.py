@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -151,3 +153,21 @@ def test_one_that_is_not_ours_is_left_alone_until_it_has_ended(models: Path, tri
         assert pool.value("m1", 2.0) == 2.0
         assert triton.index()["clings"] == "UNAVAILABLE"
         assert triton.ready() == resident(pool) == {"m1"}
+
+
+def test_what_was_sent_with_a_load_is_sent_again_with_each(pool: RunningServer, models: Path) -> None:
+    source = (models / "m2" / "1" / "model.py").read_text()
+    config = {"backend": "python", "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]}
+    config["output"] = [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
+    assert pool.value("m1", 2.0) == 2.0
+    given = {"config": json.dumps(config), "file:1/model.py": base64.b64encode(source.encode()).decode()}
+    pool.client.post("/v2/repository/models/m1/load", json={"parameters": given}).raise_for_status()
+    assert pool.value("m1", 2.0) == 4.0
+    assert pool.client.delete("/models", params={"model_name": "m1"}).status_code == 200
+    assert resident(pool) == set()
+    assert pool.value("m1", 2.0) == 4.0
+    pool.client.post("/v2/repository/models/m1/unload").raise_for_status()
+    assert pool.value("m1", 2.0) == 2.0
+    refused = pool.client.post("/v2/repository/models/m1/load", json={"parameters": given | {"file:1/" + "m" * 256: ""}})
+    assert refused.status_code == 400
+    assert pool.value("m1", 2.0) == 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -16,7 +17,7 @@ from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
-from modelpool.controller.fleet import Budgets, budgets, make_instances
+from modelpool.controller.fleet import EMBEDDED, Budgets, budgets, make_instances
 from modelpool.controller.journal import Journal
 from modelpool.controller.keeping import Keeper
 from modelpool.controller.recorder import Recorder
@@ -26,7 +27,7 @@ from modelpool.core.core import Core
 from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
 from modelpool.core.pins import pin_problem
 from modelpool.core.settings import CoreSettings
-from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown, from_code
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, NotCached, ShuttingDown, Unsupported, from_code
 from modelpool.ports import Instance
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry
@@ -256,11 +257,39 @@ class Controller:
         return inspection.metrics(self.core, self._plane, self._keeper.load_s, self.devices(), len(self._catalogue.entries))
 
     # --- what users wish --------------------------------------------------------------------------------------------------------
-    async def load(self, name: str, device: str | None = None) -> tuple[str, ...]:
-        """Load a model; the devices it is on then. Raises what stands in the way."""
+    async def load(self, name: str, device: str | None = None, *, overrides: dict[str, Any] | None = None) -> tuple[str, ...]:
+        """Load a model; the devices it is on then. Raises what stands in the way.
+
+        overrides: a configuration and files in place of those in the repository, which its copies are loaded with from now on.
+        """
         self._catalogue.check(name)
+        if overrides is not None:
+            return await self._load_with(name, device, overrides)
         deadline = self._clock() + self.settings.load_timeout_s + self.settings.request_timeout_s
         return await self._dispatcher.command(lambda number: LoadWanted(number, name, device, deadline))
+
+    async def _load_with(self, name: str, device: str | None, overrides: dict[str, Any]) -> tuple[str, ...]:
+        """Load a model anew with other overrides; where that fails those from before stay."""
+        if EMBEDDED in self._instances:
+            raise Unsupported(
+                "configurations and files sent with a load go to Triton servers only, and to workers in a later version; use the repository"
+            )
+        before = self._dispatcher.overrides.get(name)
+        self._dispatcher.overrides[name] = overrides
+        try:
+            if before != overrides:
+                with contextlib.suppress(NotCached):
+                    await self.eject(name)
+            return await self.load(name, device)
+        except BaseException:
+            self._dispatcher.overrides.pop(name, None)
+            if before is not None:
+                self._dispatcher.overrides[name] = before
+            raise
+
+    def drop_overrides(self, name: str) -> None:
+        """Load a model as its repository has it from now on."""
+        self._dispatcher.overrides.pop(name, None)
 
     async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
         """Unload a model (from one device); the devices it left. A request loads it again."""
