@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from modelpool.testing.triton import RunningTriton, command, running_triton
-from tests.integration.running import RunningServer, running, until
+from tests.integration.running import RunningServer, alive, running, until
 from tests.integration.tritonpool import broken_model, clinging_model, needs_triton, scale_model
 
 pytestmark = needs_triton
@@ -171,3 +172,19 @@ def test_what_was_sent_with_a_load_is_sent_again_with_each(pool: RunningServer, 
     refused = pool.client.post("/v2/repository/models/m1/load", json={"parameters": given | {"file:1/" + "m" * 256: ""}})
     assert refused.status_code == 400
     assert pool.value("m1", 2.0) == 2.0
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_server_of_our_own_ends_with_modelpool(models: Path, tmp_path: Path, hard: bool) -> None:
+    with running(models, tmp_path / "state", "--triton-command", command(), "--device", "cpu=100MiB") as pool:
+        assert pool.value("m1", 2.0) == 2.0
+        pid = devices(pool)[0]["pid"]
+        tree = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+        assert len(tree) == 2
+        if hard:
+            pool.kill()
+        else:
+            assert pool.stop() == 0
+        until(lambda: not any(alive(one) for one in tree), "server and model have ended")
+        pool.start()
+        assert pool.value("m1", 2.0) == 2.0

@@ -187,7 +187,7 @@ class FakeController:
         return (device or "cpu",)
 
     def drop_overrides(self, name: str) -> None:
-        self.asked.append(("drop overrides", name))
+        """Nothing was kept."""
 
     async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
         self.asked.append(("eject", name, device))
