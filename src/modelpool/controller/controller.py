@@ -17,7 +17,7 @@ from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
-from modelpool.controller.fleet import EMBEDDED, Budgets, budgets, make_instances
+from modelpool.controller.fleet import EMBEDDED, Budgets, budgets, make_instances, places
 from modelpool.controller.journal import Journal
 from modelpool.controller.keeping import Keeper
 from modelpool.controller.recorder import Recorder
@@ -64,7 +64,7 @@ class Controller:
         repository = Repository(settings.repositories, settings.allowed_roots, any_backend=with_triton)
         self._state = StateStore(settings.state_dir, settings.journal_entries)
         try:
-            self._catalogue = Catalogue(repository, self._state)
+            self._catalogue = Catalogue(repository, self._state, tuple(places(settings)))
             self._journal = Journal(self._state)
             # numbers of copies must not meet those of workers that outlived an earlier server
             self.core = Core(core_settings(settings), first_copy=(int(time.time()) & 0x3FFFF) << 12)
@@ -262,9 +262,12 @@ class Controller:
 
         overrides: a configuration and files in place of those in the repository, which its copies are loaded with from now on.
         """
-        self._catalogue.check(name)
+        entry = self._catalogue.check(name)
         if overrides is not None:
             return await self._load_with(name, device, overrides)
+        if entry.spec is not None and entry.spec.steps_first:
+            for step in entry.spec.residency.requires:
+                await self.load(step, device)
         deadline = self._clock() + self.settings.load_timeout_s + self.settings.request_timeout_s
         return await self._dispatcher.command(lambda number: LoadWanted(number, name, device, deadline))
 

@@ -38,8 +38,8 @@ def places(settings: Settings) -> dict[str, Place]:
 
 
 def _runtimes(backends: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Triton's names for backends as the catalogue's for runtimes."""
-    return None if backends is None else tuple("onnx" if name == "onnxruntime" else name for name in backends)
+    """Triton's names for backends as the catalogue's for runtimes; ensembles need none."""
+    return None if backends is None else (*("onnx" if name == "onnxruntime" else name for name in backends), "ensemble")
 
 
 def budgets(settings: Settings, entries: Iterable[Entry]) -> Budgets:

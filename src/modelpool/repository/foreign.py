@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modelpool.errors import MalformedModel
-from modelpool.repository import triton_config
+from modelpool.repository import ensembles, triton_config
 
 _BACKENDS = {"tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch", "tensorflow_graphdef": "tensorflow"}
 _BACKENDS["tensorflow_savedmodel"] = "tensorflow"
@@ -14,8 +14,10 @@ _BACKENDS["tensorflow_savedmodel"] = "tensorflow"
 
 def backend_of(config: dict[str, Any]) -> str | None:
     """The backend where it is one that the workers of this package do not have; None where they have it, or the files decide."""
+    if ensembles.is_ensemble(config):
+        return ensembles.RUNTIME
     backend = str(config.get("backend") or _BACKENDS.get(config.get("platform", ""), config.get("platform", "")))
-    if not backend or backend in ("onnxruntime", "onnxruntime_onnx", "python", "ensemble") or "ensemble_scheduling" in config:
+    if not backend or backend in ("onnxruntime", "onnxruntime_onnx", "python"):
         return None
     return backend
 

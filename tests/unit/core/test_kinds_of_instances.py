@@ -87,3 +87,18 @@ def test_who_waits_for_a_load_on_an_instance_that_was_killed_goes_on_waiting() -
     up(shell, "triton1", isolates=False)
     shell.loaded("a")
     assert request in shell.leases
+
+
+def test_an_ensemble_is_loaded_after_its_steps() -> None:
+    shell = CoreShell()
+    up(shell, "triton0", isolates=False)
+    shell.add(spec("step", 30), spec("other", 30), spec("both", 1, requires=("step", "other"), steps_first=True))
+    request = shell.request("both")
+    order = []
+    while shell.loads:
+        (name,) = [load.model for load in shell.loads.values()]
+        order.append(name)
+        shell.loaded(name)
+    assert sorted(order[:2]) == ["other", "step"]
+    assert order[2:] == ["both"]
+    assert request in shell.leases

@@ -74,7 +74,7 @@ def backends_of(command: str) -> tuple[str, ...] | None:
         found = sorted(item.name for item in Path(folder).iterdir() if item.is_dir())
     except OSError:
         return None
-    return (*found, "ensemble") if found else None
+    return tuple(found) or None
 
 
 class OwnServer:

@@ -105,6 +105,8 @@ class Gauge:
             await asyncio.sleep(_METRICS_PERIOD_S)
             measured.private_bytes = max(0, await self._gpu_bytes(spec.device) - gpu_before)
             return
+        if spec.runtime == "ensemble":
+            return  # what its steps take is theirs
         after = await self._private_bytes()
         measured.private_bytes = await self.size_of(spec.model, spec.model_dir, spec.device) or max(0, after - before)
         measured.load_peak_bytes = max(0, peak - before)
