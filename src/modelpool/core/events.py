@@ -196,13 +196,14 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """An unload ended; `total_bytes` and `own_bytes`: as in `Observed`."""
+    """An unload ended; the bytes: as in `Observed`."""
 
     instance: str
     generation: int
     copy: int
     total_bytes: int | None = None
     own_bytes: tuple[tuple[int, int], ...] = ()
+    unclaimed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ class Observed:
     """A measurement between loads, without what requests take that are under way.
 
     total_bytes: private bytes of the process that copies share, over its idle baseline (None: not measured); own_bytes: of those of
-    copies with a process of their own, by copy; run_peaks: by copy.
+    copies with a process of their own, by copy; run_peaks: by copy. unclaimed_bytes: private bytes that none of its copies has, where the
+    instance can tell that itself (then in place of total_bytes).
     """
 
     instance: str
@@ -218,6 +220,7 @@ class Observed:
     total_bytes: int | None = None
     run_peaks: tuple[tuple[int, int], ...] = ()
     own_bytes: tuple[tuple[int, int], ...] = ()
+    unclaimed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,5 @@ def unloaded(world: World, event: Unloaded, now: float) -> None:
     if copy.unload_reason != "space":  # that was noted when it was decided
         _note_unloaded(world, copy, copy.unload_reason)
     gone(world, copy, now)
-    if event.total_bytes is not None:
-        verify(world, world.instances[copy.instance], event.total_bytes, event.own_bytes, now)
+    verify(world, world.instances[copy.instance], event, now)
     drop_if_over(world, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modelpool.core.copies import CopyState
-from modelpool.core.events import InstanceDown, InstanceUp, LoadFailed, LoadWanted
+from modelpool.core.events import InstanceDown, InstanceUp, LoadFailed, LoadWanted, Observed, Unloaded
 from modelpool.core.model import ModelSpec
 from tests.core_shell import CoreShell, spec
 
@@ -102,3 +102,25 @@ def test_an_ensemble_is_loaded_after_its_steps() -> None:
     assert sorted(order[:2]) == ["other", "step"]
     assert order[2:] == ["both"]
     assert request in shell.leases
+
+
+def test_an_instance_may_say_itself_what_no_copy_of_it_has() -> None:
+    shell = CoreShell(verify_slack_bytes=4, unreturned_limit_bytes=20, overrun_bytes=1000)
+    up(shell, "triton0", isolates=False)
+    shell.add(spec("a", 30))
+    shell.serve("a")
+    device = shell.world.instances["triton0"].devices["cpu"]
+    shell.send(Observed("triton0", 1, unclaimed_bytes=14))
+    assert device.unreturned_bytes == 10
+    shell.send(Observed("triton0", 1, unclaimed_bytes=2))
+    assert device.unreturned_bytes == 0
+    shell.add(spec("b", 30))
+    shell.request("b")
+    shell.send(Observed("triton0", 1, unclaimed_bytes=50))  # what loads is not yet what it will be
+    assert device.unreturned_bytes == 0
+    shell.loaded("b")
+    shell.eject("a")
+    shell.unloads.clear()
+    copy = shell.copy("a").ident
+    shell.send(Unloaded("triton0", 1, copy, unclaimed_bytes=30))
+    assert shell.world.instances["triton0"].recycling

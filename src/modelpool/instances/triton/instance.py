@@ -29,7 +29,7 @@ from modelpool.instances.triton.guard import check_request
 from modelpool.instances.triton.held import Claims, HeldModel
 from modelpool.instances.triton.http import Pool, Route
 from modelpool.instances.triton.server import OwnServer
-from modelpool.instances.triton.sizing import Gauge
+from modelpool.instances.triton.sizing import Gauge, Look
 from modelpool.ports import Call, CallSink, Clock, EventSink
 from modelpool.protocol.frames import ANSWER_PREFIX
 from modelpool.protocol.messages import LoadSpec
@@ -43,6 +43,8 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.01, 0.2
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.1, 5.0
 _YOUNG_S = 5.0
 _ALIVE = ("READY", "LOADING", "UNLOADING")
+_GROWN_BYTES = 1 << 20
+"""A model's own processes that hold so much more than after its load have grown by running: that is what a run adds."""
 _DEATHS_TO_BLAME = 2
 """A load during which the server went so many times in a row is why it did."""
 
@@ -196,7 +198,7 @@ class TritonInstance:
         self._held.clear()
         for name in dict.fromkeys(one.name for one in found if one.state == "READY"):
             await self._adopt(name)
-        await self._gauge.settle(sum(held.learned.private_bytes for held in self._held.values()))
+        await self._gauge.settle(self._sizes())
         self._generation = _generation()
         self._down, self._problem = False, None
         self._up_since = self._clock()
@@ -371,9 +373,9 @@ class TritonInstance:
                 return
             self._held.pop(copy, None)
             await self._claims.release(held.model, copy)
-        total = await self._gauge.total_bytes() if self._gauge is not None else None
+        unclaimed = look.unclaimed_bytes if (look := await self._look_at_memory()) is not None else None
         if self._is_current(generation):
-            self._events(Unloaded(self._ident, generation, copy, total))
+            self._events(Unloaded(self._ident, generation, copy, unclaimed_bytes=unclaimed))
 
     async def _unloaded(self, model: str) -> None:
         """Have the server unload a model, and wait until its index says so. Raises Unreachable."""
@@ -453,12 +455,25 @@ class TritonInstance:
                 return
             if self._is_current(generation):
                 self._compare(found, before)
-            if self._gauge is not None and (total := await self._gauge.total_bytes()) is not None and self._is_current(generation):
-                self._events(Observed(self._ident, generation, total))
+            held = list(self._held.values())
+            look = await self._look_at_memory()
+            if look is not None and held == list(self._held.values()) and self._is_current(generation):
+                grown = ((one, own - one.learned.private_bytes) for one, own in zip(held, look.own_bytes, strict=True))
+                peaks = tuple((one.copy, size) for one, size in grown if size > _GROWN_BYTES)
+                self._events(Observed(self._ident, generation, None, peaks, unclaimed_bytes=look.unclaimed_bytes))
         except Exception:
             log.exception("%s: a look at Triton failed; the next one comes", self._ident)
         finally:
             self._checking = False
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        return [(held.model_dir, held.learned.private_bytes) for held in self._held.values()]
+
+    async def _look_at_memory(self) -> Look | None:
+        """Only while nothing runs or loads: what requests and loads take for a while is not what stays."""
+        if self._gauge is None or self._loading or self._pool is None or self._pool.in_flight:
+            return None
+        return await self._gauge.look(self._sizes())
 
     def _compare(self, found: list[IndexEntry], before: set[int]) -> None:
         ready = {one.name for one in found if one.state == "READY"}

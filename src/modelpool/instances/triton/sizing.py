@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from modelpool.errors import ModelpoolError
@@ -34,6 +34,19 @@ class Measured:
     load_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A server's private memory. unclaimed_bytes: what neither it had at first nor one of its models has; own_bytes: of each model's own
+    processes (0: it has none)."""
+
+    unclaimed_bytes: int
+    own_bytes: list[int]
+
+
+def _below(folder: str) -> str:
+    return folder.rstrip("/") + "/"
+
+
 class Gauge:
     """Measures one run of a server. pid: its process (None: on another machine)."""
 
@@ -43,13 +56,21 @@ class Gauge:
         self._control = control
         self._baseline_bytes = 0
 
-    async def settle(self, held_bytes: int) -> None:
-        """Take what it has now, less what the models take that it holds, for what it takes without any."""
-        self._baseline_bytes = max(0, await self._private_bytes() - held_bytes)
+    async def settle(self, held: Sequence[tuple[str, int]]) -> None:
+        """Take what it has now, less what the models take that it holds, for what it takes without any. held: as in `look`."""
+        self._baseline_bytes = 0
+        if (look := await self.look(held)) is not None:
+            self._baseline_bytes = look.unclaimed_bytes
 
-    async def total_bytes(self) -> int | None:
-        """What models add to its private memory; None where that cannot be seen."""
-        return max(0, await self._private_bytes() - self._baseline_bytes) if self.pid is not None else None
+    async def look(self, held: Sequence[tuple[str, int]]) -> Look | None:
+        """Its private memory now; None where that cannot be seen. held: folder and measured size of each model that it holds."""
+        if self.pid is None:
+            return None
+        found = await asyncio.to_thread(memory.processes_of, self.pid)
+        sizes = {pid: anonymous_bytes(pid) or 0 for pid in found}
+        own = [sum(sizes[pid] for pid, path in found.items() if model_dir and path.startswith(_below(model_dir))) for model_dir, _ in held]
+        claimed = sum(size or measured for size, (_, measured) in zip(own, held, strict=True))
+        return Look(max(0, sum(sizes.values()) - claimed - self._baseline_bytes), own)
 
     async def _private_bytes(self) -> int:
         return await asyncio.to_thread(memory.private_bytes, self.pid) if self.pid is not None else 0
@@ -67,8 +88,7 @@ class Gauge:
         if self.pid is None or not model_dir:
             return 0
         found = await asyncio.to_thread(memory.processes_of, self.pid)
-        folder = model_dir.rstrip("/") + "/"
-        return sum(anonymous_bytes(pid) or 0 for pid, path in found.items() if path.startswith(folder))
+        return sum(anonymous_bytes(pid) or 0 for pid, path in found.items() if path.startswith(_below(model_dir)))
 
     async def _gpu_bytes(self, device: str) -> int:
         """Used bytes of a device, by the order in which the metrics list them."""
