@@ -20,7 +20,7 @@ pytestmark = needs_triton
 
 MODELS = 12
 CLIENTS = 8
-TAIL = 0.02
+TAIL = 0.01
 """Share of the requests that go to models that are seldom asked for."""
 
 

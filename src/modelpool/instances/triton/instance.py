@@ -488,8 +488,8 @@ class TritonInstance:
     # --- figures -----------------------------------------------------------------------------------------------------------------
     def describe(self) -> dict[str, Any]:
         """Figures for people: the server's processes with pid and private bytes, what it holds."""
-        pid = self._gauge.pid if self._gauge is not None and not self._down else None
-        processes = memory.describe_process(pid, self._ident)
+        known = self._gauge.processes if self._gauge is not None and not self._down else {}
+        processes = memory.describe_processes(self._ident, known)
         if processes:
             processes[0]["in_flight"] = self._pool.in_flight if self._pool is not None else 0
             processes[0]["models"] = sorted(held.model for held in self._held.values())

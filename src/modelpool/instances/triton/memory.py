@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -77,17 +78,15 @@ def read_gpu_bytes(text: bytes) -> dict[str, tuple[int, int]]:
     return {uuid: (found[b"used"], found[b"total"]) for uuid, found in figures.items() if len(found) == 2}
 
 
-def describe_process(pid: int | None, name: str) -> list[dict[str, Any]]:
-    """The server's processes for people."""
-    if pid is None:
-        return []
+def describe_processes(name: str, found: Mapping[int, str]) -> list[dict[str, Any]]:
+    """A server's processes for people, the server itself first."""
     return [
         {
-            "name": name if one == pid else f"{name}: {path or 'child'}",
-            "pid": one,
-            "private_bytes": anonymous_bytes(one) or 0,
+            "name": f"{name}: {path}" if path else name if at == 0 else f"{name}: helper",
+            "pid": pid,
+            "private_bytes": anonymous_bytes(pid) or 0,
             "in_flight": 0,
+            "models": [],
         }
-        | {"models": []}
-        for one, path in processes_of(pid).items()
+        for at, (pid, path) in enumerate(found.items())
     ]

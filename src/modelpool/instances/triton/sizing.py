@@ -48,13 +48,14 @@ def _below(folder: str) -> str:
 
 
 class Gauge:
-    """Measures one run of a server. pid: its process (None: on another machine)."""
+    """Measures one run of a server. pid: its process (None: on another machine); processes: all of them as they were at the last look."""
 
     def __init__(self, pid: int | None, address: TritonAddress, control: Control) -> None:
         self.pid = pid
         self._address = address
         self._control = control
         self._baseline_bytes = 0
+        self.processes: dict[int, str] = {} if pid is None else {pid: ""}
 
     async def settle(self, held: Sequence[tuple[str, int]]) -> None:
         """Take what it has now, less what the models take that it holds, for what it takes without any. held: as in `look`."""
@@ -66,7 +67,7 @@ class Gauge:
         """Its private memory now; None where that cannot be seen. held: folder and measured size of each model that it holds."""
         if self.pid is None:
             return None
-        found = await asyncio.to_thread(memory.processes_of, self.pid)
+        self.processes = found = await asyncio.to_thread(memory.processes_of, self.pid)
         sizes = {pid: anonymous_bytes(pid) or 0 for pid in found}
         own = [sum(sizes[pid] for pid, path in found.items() if model_dir and path.startswith(_below(model_dir))) for model_dir, _ in held]
         claimed = sum(size or measured for size, (_, measured) in zip(own, held, strict=True))
