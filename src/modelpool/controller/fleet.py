@@ -10,7 +10,8 @@ from modelpool.controller.catalogue import Catalogue
 from modelpool.errors import SetupError
 from modelpool.instances.embedded import EmbeddedInstance
 from modelpool.instances.peer import EmbeddedSettings
-from modelpool.instances.triton.instance import Place, TritonInstance, TritonSettings
+from modelpool.instances.triton.instance import TritonInstance
+from modelpool.instances.triton.place import Place, TritonSettings
 from modelpool.instances.triton.server import backends_of
 from modelpool.ports import CallSink, Clock, EventSink, Instance
 from modelpool.repository.entry import Entry

@@ -13,7 +13,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,18 +22,17 @@ from modelpool.core.model import RUN_NOT_MEASURED, Learned
 from modelpool.errors import LoadFailed as LoadFailedError
 from modelpool.errors import ModelpoolError, SetupError
 from modelpool.instances.triton import memory
-from modelpool.instances.triton.answers import Loss, judge
 from modelpool.instances.triton.control import Control, IndexEntry, Unreachable
-from modelpool.instances.triton.guard import check_request
 from modelpool.instances.triton.held import Claims, HeldModel
 from modelpool.instances.triton.http import Pool, Route
+from modelpool.instances.triton.place import Place, TritonSettings
+from modelpool.instances.triton.requests import Requests, TritonRoute
 from modelpool.instances.triton.server import OwnServer
 from modelpool.instances.triton.sizing import Gauge, Look
-from modelpool.ports import Call, CallSink, Clock, EventSink
+from modelpool.ports import CallSink, Clock, EventSink
 from modelpool.protocol.frames import ANSWER_PREFIX
 from modelpool.protocol.messages import LoadSpec
 from modelpool.repository.entry import Entry
-from modelpool.settings.triton import TritonAddress
 
 log = logging.getLogger(__name__)
 
@@ -49,32 +47,8 @@ _DEATHS_TO_BLAME = 2
 """A load during which the server went so many times in a row is why it did."""
 
 
-@dataclass(frozen=True, slots=True)
-class TritonSettings:
-    """How Triton servers are watched; times in seconds.
-
-    start_timeout_s: until one of our own answers; first_look_s: until one that should run already answers, before the server goes on
-    without it; load_timeout_s: of a load; probe_s: between two looks at the index.
-    """
-
-    start_timeout_s: float = 60.0
-    first_look_s: float = 5.0
-    load_timeout_s: float = 600.0
-    probe_s: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server is: the address of one that runs, or the command for one of our own. runtimes: those that it has (None: any)."""
-
-    address: TritonAddress | None = None
-    command: str | None = None
-    repositories: tuple[Path, ...] = field(default=())
-    runtimes: tuple[str, ...] | None = None
-
-
 class TritonInstance:
-    """One Triton server as an instance (`ports.Instance`), and the owner of its connections (`http.Owner`).
+    """One Triton server as an instance (`ports.Instance`).
 
     devices: budget in bytes by device; entry_of: the catalogue's entry of a model; new_copy: a number for a copy that was found.
     """
@@ -191,7 +165,8 @@ class TritonInstance:
         found = await self._control.index()
         if self._own is None and any(one.state in ("LOADING", "UNLOADING") for one in found):
             raise Unreachable(f"Triton {self._ident} still loads or unloads what it was asked for; restart it if that does not end")
-        self._pool = Pool(self._address.host, self._address.http_port or 0, self, self._clock)
+        requests = Requests(self._ident, self._calls, self._lost, self._look_soon, self._go_down)
+        self._pool = Pool(self._address.host, self._address.http_port or 0, requests, self._clock)
         pid = self._own.pid if self._own is not None else memory.pid_of_listener(self._address.host, self._address.grpc_port)
         self._gauge = Gauge(pid, self._address, self._control)
         self._claims.clear()
@@ -395,30 +370,6 @@ class TritonInstance:
         """How requests reach a copy that is loaded."""
         return self._held[copy].route
 
-    def answered(self, copy: int, call: Call, status: int, payload: bytes | bytearray) -> None:
-        """An answer came."""
-        if status == 200:
-            self._calls.answered(call, memoryview(payload))
-            return
-        verdict = judge(status, memoryview(payload)[_PREFIX_BYTES:])
-        if verdict.loss is not Loss.NONE:
-            self._lost(copy, verdict.message)
-        self._calls.failed(call, verdict.code, verdict.message, 1.0 if verdict.loss is Loss.BROKEN else None)
-
-    def broken(self, copy: int, call: Call) -> None:
-        """The connection ended before the answer."""
-        self._look_soon()
-        message = f"the connection to Triton {self._ident} broke while it ran this request for model '{call.model}'"
-        self._calls.failed(call, "instance_lost", f"{message}; whether it took effect is not known", 1.0)
-
-    def unreachable(self, reason: str) -> None:
-        """Nobody listens at its HTTP port."""
-        self._go_down(reason)
-
-    def unsent(self, call: Call) -> None:
-        """A request was not sent."""
-        self._calls.lost(call, False)
-
     def _lost(self, copy: int, reason: str) -> None:
         """The server does not hold a copy any more, or nothing that works."""
         held = self._held.get(copy)
@@ -514,26 +465,6 @@ class TritonInstance:
             error = task.exception()
             if error is not None:
                 log.error("%s: a task failed", self._ident, exc_info=error)
-
-
-class TritonRoute(Route):
-    """A route that keeps from the server what would end it."""
-
-    __slots__ = ("_calls",)
-
-    def __init__(self, pool: Pool, copy: int, path: str, calls: CallSink) -> None:
-        super().__init__(pool, copy, path)
-        self._calls = calls
-
-    def infer(self, call: Call) -> None:
-        """Send a request, unless it is one that no server should get."""
-        try:
-            check_request(call.body, call.json_bytes)
-        except ModelpoolError as error:
-            # Not from within: who sends a request does not expect its end at once.
-            asyncio.get_running_loop().call_soon(self._calls.failed, call, error.code, error.message, None)
-            return
-        super().infer(call)
 
 
 def _generation() -> int:
