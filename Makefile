@@ -5,10 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test test-heavy check format clean
+.PHONY: help venv triton demo test test-heavy check format clean
 
 help:
-	@echo "make venv | demo | test | test-heavy | check | format | clean"
+	@echo "make venv | triton | demo | test | test-heavy | check | format | clean"
 
 venv: $(STAMP)
 
@@ -20,16 +20,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
+# A real Triton server for tests and benchmarks; where this machine cannot run it, tests that need it are skipped and say why.
+triton: venv
+	@bash tools/make-triton $(BIN)/python .triton
+
 demo: venv
 	$(BIN)/python -m examples.demo
 
 # Coverage is measured of the core alone (pyproject.toml) and must be complete, branches included.
-test: venv
+test: venv triton
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest tests -m "not heavy"
 	$(BIN)/coverage report
 
-test-heavy: venv
+test-heavy: venv triton
 	$(BIN)/pytest tests -m heavy
 
 check: venv
@@ -43,5 +47,5 @@ format: venv
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .demo .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .triton .demo .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

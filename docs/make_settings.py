@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modelpool.cli.serving import serve
-from modelpool.controller import dataplane, inspection, journal
+from modelpool.controller import dataplane, fleet, journal
 from modelpool.core import admission, instances, measures, scheduling, sizes
 from modelpool.core.settings import CoreSettings
 from modelpool.gateway import http_protocol
@@ -21,7 +21,8 @@ Made by `docs/make_settings.py`; a test keeps it up to date.
 A setting can stand in three places. The first that has it wins:
 
 1. **An option** of `modelpool serve`. Common settings have one of their own; `--set NAME=VALUE` takes any other.
-2. **A variable** of the environment, `MODELPOOL_` and the name in capitals. Lists are written with commas.
+2. **A variable** of the environment, `MODELPOOL_` and the name in capitals. Lists are written with commas,
+   those of Triton servers with semicolons.
 3. **A YAML file**, given by `--config FILE` or `MODELPOOL_CONFIG`. The key is the name. Relative paths start at the file's folder.
 
 ```yaml
@@ -57,7 +58,7 @@ def fixed() -> list[tuple[str, str]]:
     """Bounds that users cannot change, and their values."""
     core = CoreSettings()
     return [
-        ("share of free memory that a device without a budget gets", f"{inspection.AUTO_SHARE:.0%}"),
+        ("share of free memory that the devices without a budget get together", f"{fleet.AUTO_SHARE:.0%}"),
         ("pause after a failed load, doubled each time", f"{format_duration(core.retry_min_s)} to {format_duration(core.retry_max_s)}"),
         ("runs on one instance whose peaks are kept free together", str(core.runs_at_once)),
         ("loads that wait for copies to leave, on one instance", str(core.drains_at_once)),

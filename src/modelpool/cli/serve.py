@@ -182,9 +182,16 @@ def _ready_line(controller: Controller, url: str, as_json: bool) -> str:
     for problem in controller.problems():
         log.warning("%s", problem)
     good = len(entries) - len(faulty)
-    budgets = {view.device: view.budget_bytes for view in controller.devices()}
+    budgets = device_budgets(controller)
     if as_json:
         return json_text({"url": url, "version": modelpool.__version__, "models": good, "malformed": len(faulty), "devices": budgets})
     sizes = ", ".join(f"{name}: {format_bytes(size)}" for name, size in sorted(budgets.items()))
     not_good = f", {len(faulty)} malformed" if faulty else ""
     return f"modelpool {modelpool.__version__} serving {good} model{'' if good == 1 else 's'}{not_good} on {url} ({sizes})"
+
+
+def device_budgets(controller: Controller) -> dict[str, int]:
+    """Budgets by device; the instance is named where there are several."""
+    views = controller.devices()
+    several = len({view.instance for view in views}) > 1
+    return {f"{view.instance}/{view.device}" if several else view.device: view.budget_bytes for view in views}

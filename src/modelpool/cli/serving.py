@@ -20,6 +20,10 @@ _folder = click.Path(path_type=Path)
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Port to listen on; 0: any that is free.  [default: 8000]")
 @click.option("--device", "devices", multiple=True, metavar="NAME=SIZE", help="A device and what models may add to it, like cpu=200MiB.")
+@click.option(
+    "--triton", multiple=True, metavar="ADDRESS", help="A Triton server that runs already: HOST:GRPCPORT,HTTP=PORT[,METRICS=PORT]."
+)
+@click.option("--triton-command", multiple=True, metavar="COMMAND", help="Start a Triton server with this command, and supervise it.")
 @click.option("--eviction", metavar="POLICY", help="What to evict first: demand, lru, fifo, or none (refuse).  [default: demand]")
 @click.option("--keep-alive", metavar="DURATION", help="Unload a model that was idle for this long, or inf.  [default: 5m]")
 @click.option("--state-dir", type=_folder, help="Where to keep what outlasts the server.")

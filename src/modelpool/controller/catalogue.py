@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from modelpool.controller.state import StateStore
@@ -9,13 +10,15 @@ from modelpool.core.events import Event, ModelAdded, ModelRemoved
 from modelpool.core.model import Learned
 from modelpool.errors import ForgottenModel, MalformedModel, ModelpoolError, UnknownModel, UnknownVersion
 from modelpool.repository.catalogue import Repository, diff
+from modelpool.repository.ensembles import housed
 from modelpool.repository.entry import Entry
 
 
 class Catalogue:
-    """Entries by name. Each change gives the events that the core is to be told."""
+    """Entries by name. Each change gives the events that the core is to be told. homes: the Triton servers that ensembles live on."""
 
-    def __init__(self, repository: Repository, state: StateStore) -> None:
+    def __init__(self, repository: Repository, state: StateStore, homes: Sequence[str] = ()) -> None:
+        self._homes = homes
         self.repository = repository
         self.entries: dict[str, Entry] = {}
         self.forgotten = state.forgotten()
@@ -77,7 +80,8 @@ class Catalogue:
 
     def _merge(self) -> list[Event]:
         """Posted models win over found ones of the same name."""
-        merged = {name: entry for name, entry in {**self._found, **self._posted}.items() if name not in self.forgotten}
+        known = {name: entry for name, entry in {**self._found, **self._posted}.items() if name not in self.forgotten}
+        merged = housed(known, self._homes)
         changed, removed = diff(self.entries, merged)
         self.entries = merged
         events: list[Event] = [ModelRemoved(name, name in self.forgotten) for name in removed]
@@ -100,6 +104,10 @@ class Catalogue:
         if name in self.forgotten:
             raise ForgottenModel(f"model '{name}' was deleted from the catalogue; post it again to use it")
         raise UnknownModel(f"Request for unknown model: '{name}' is not found")
+
+    def entries_get(self, name: str) -> Entry | None:
+        """The entry of that name, malformed or not; None where there is none."""
+        return self.entries.get(name)
 
     def check(self, name: str, version: int = 0) -> Entry:
         """The entry, if it can be served in that version (0: the default)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -16,6 +17,7 @@ from modelpool.controller.aside import aside
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.dispatch import Background, Dispatcher
+from modelpool.controller.fleet import EMBEDDED, Budgets, budgets, make_instances, places
 from modelpool.controller.journal import Journal
 from modelpool.controller.keeping import Keeper
 from modelpool.controller.recorder import Recorder
@@ -25,9 +27,7 @@ from modelpool.core.core import Core
 from modelpool.core.events import EjectWanted, Event, LoadWanted, PinWanted, Stopping
 from modelpool.core.pins import pin_problem
 from modelpool.core.settings import CoreSettings
-from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, ShuttingDown, from_code
-from modelpool.instances.embedded import EmbeddedInstance
-from modelpool.instances.peer import EmbeddedSettings
+from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, NotCached, ShuttingDown, Unsupported, from_code
 from modelpool.ports import Instance
 from modelpool.repository.catalogue import Repository
 from modelpool.repository.entry import Entry
@@ -36,8 +36,6 @@ from modelpool.settings import Settings
 
 log = logging.getLogger("modelpool.controller")
 
-EMBEDDED = "local"
-"""The name of the embedded instance of this machine."""
 LOAD_GRACE_S = 90.0
 """An instance ends a late load itself, and only the process that it is in; the core would start all processes anew, and waits so much
 longer (a process may have to be started first).
@@ -62,10 +60,11 @@ class Controller:
         self.version = modelpool.__version__
         self.started_at = time.time()
         self._clock = time.monotonic
-        repository = Repository(settings.repositories, settings.allowed_roots)
+        with_triton = bool(settings.triton or settings.triton_command)
+        repository = Repository(settings.repositories, settings.allowed_roots, any_backend=with_triton)
         self._state = StateStore(settings.state_dir, settings.journal_entries)
         try:
-            self._catalogue = Catalogue(repository, self._state)
+            self._catalogue = Catalogue(repository, self._state, tuple(places(settings)))
             self._journal = Journal(self._state)
             # numbers of copies must not meet those of workers that outlived an earlier server
             self.core = Core(core_settings(settings), first_copy=(int(time.time()) & 0x3FFFF) << 12)
@@ -90,30 +89,29 @@ class Controller:
         """Read the repositories, adopt or start the instances, keep what is pinned, begin to preload."""
         try:
             self._take(self._catalogue.take_scan(await aside(self._catalogue.repository.scan)))
-            devices = inspection.device_budgets(self.settings, self._catalogue.entries.values())
-            self._begin_record(devices)
+            found = budgets(self.settings, self._catalogue.entries.values())
+            self._begin_record(found)
             for name, pinned in self._state.pins().items():
                 if name in self._catalogue.entries:
                     self.feed(PinWanted(name, pinned))
-            embedded = EmbeddedInstance(
-                EMBEDDED, devices, self.settings.state_dir / "run", self.feed, self._plane, self._clock, self._embedded_settings()
-            )
-            self._instances[EMBEDDED] = embedded
-            await embedded.start()
+            made = make_instances(self.settings, found, self._catalogue, self.feed, self._plane, self._clock, self._dispatcher.new_copy)
+            self._instances.update(made)
+            async with asyncio.TaskGroup() as group:
+                for instance in made.values():
+                    group.create_task(instance.start())
+        except BaseExceptionGroup as errors:
+            await self._close(keep=False)
+            raise errors.exceptions[0] from None
         except BaseException:
             await self._close(keep=False)
             raise
         self._background.start(self._poll(), "repository poll")
         self._background.start(self._preload(), "preload")
 
-    def _embedded_settings(self) -> EmbeddedSettings:
-        settings = self.settings
-        return EmbeddedSettings(orphan_grace_s=settings.orphan_grace_s, load_timeout_s=settings.load_timeout_s)
-
-    def _begin_record(self, devices: dict[str, int]) -> None:
+    def _begin_record(self, devices: Budgets) -> None:
         if self.settings.record is None:
             return
-        self._recorder = Recorder(self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), {EMBEDDED: devices})
+        self._recorder = Recorder(self.settings.record, self._clock(), dataclasses.asdict(self.core.world.settings), devices)
         self._keeper.record(self._recorder, self._clock())
         self._plane.ended = self._keeper.ended
 
@@ -259,11 +257,42 @@ class Controller:
         return inspection.metrics(self.core, self._plane, self._keeper.load_s, self.devices(), len(self._catalogue.entries))
 
     # --- what users wish --------------------------------------------------------------------------------------------------------
-    async def load(self, name: str, device: str | None = None) -> tuple[str, ...]:
-        """Load a model; the devices it is on then. Raises what stands in the way."""
-        self._catalogue.check(name)
+    async def load(self, name: str, device: str | None = None, *, overrides: dict[str, Any] | None = None) -> tuple[str, ...]:
+        """Load a model; the devices it is on then. Raises what stands in the way.
+
+        overrides: a configuration and files in place of those in the repository, which its copies are loaded with from now on.
+        """
+        entry = self._catalogue.check(name)
+        if overrides is not None:
+            return await self._load_with(name, device, overrides)
+        if entry.spec is not None and entry.spec.steps_first:
+            for step in entry.spec.residency.requires:
+                await self.load(step, device)
         deadline = self._clock() + self.settings.load_timeout_s + self.settings.request_timeout_s
         return await self._dispatcher.command(lambda number: LoadWanted(number, name, device, deadline))
+
+    async def _load_with(self, name: str, device: str | None, overrides: dict[str, Any]) -> tuple[str, ...]:
+        """Load a model anew with other overrides; where that fails those from before stay."""
+        if EMBEDDED in self._instances:
+            raise Unsupported(
+                "configurations and files sent with a load go to Triton servers only, and to workers in a later version; use the repository"
+            )
+        before = self._dispatcher.overrides.get(name)
+        self._dispatcher.overrides[name] = overrides
+        try:
+            if before != overrides:
+                with contextlib.suppress(NotCached):
+                    await self.eject(name)
+            return await self.load(name, device)
+        except BaseException:
+            self._dispatcher.overrides.pop(name, None)
+            if before is not None:
+                self._dispatcher.overrides[name] = before
+            raise
+
+    def drop_overrides(self, name: str) -> None:
+        """Load a model as its repository has it from now on."""
+        self._dispatcher.overrides.pop(name, None)
 
     async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
         """Unload a model (from one device); the devices it left. A request loads it again."""

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from modelpool.controller.catalogue import Catalogue
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.journal import Journal
@@ -31,6 +33,7 @@ class Dispatcher:
         self.instances: dict[str, Instance] = {}
         self.plane: DataPlane | None = None
         self.watchers: list[Watcher] = []
+        self.overrides: dict[str, dict[str, Any]] = {}
         self._catalogue = catalogue
         self._journal = journal
         self._clock = clock
@@ -40,6 +43,12 @@ class Dispatcher:
         self._next_command = 1
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = float("inf")
+
+    def new_copy(self) -> int:
+        """A number for a copy that an instance has found."""
+        number = self.core.world.next_copy
+        self.core.world.next_copy += 1
+        return number
 
     def feed(self, event: Event) -> None:
         """Tell the core; while it is being told something, events wait their turn."""
@@ -98,6 +107,8 @@ class Dispatcher:
     def _load(self, action: Load) -> None:
         try:
             spec = self._catalogue.entry(action.model).load_spec(action.copy, action.device)
+            if (overrides := self.overrides.get(action.model)) is not None:
+                spec = msgspec.structs.replace(spec, overrides=overrides)
         except ModelpoolError as error:
             self.feed(LoadFailed(action.instance, action.generation, action.copy, error.code, error.message))
             return

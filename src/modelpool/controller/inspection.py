@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
-
-import psutil
 
 from modelpool.controller.dataplane import DataPlane
 from modelpool.controller.statistics import ModelStatistics, TimeHistogram
@@ -27,35 +24,7 @@ from modelpool.core.inspect import model_state, size_of
 from modelpool.core.ledger import Device
 from modelpool.core.planner import never_fits
 from modelpool.core.state import ModelState
-from modelpool.errors import SetupError
 from modelpool.repository.entry import Entry
-from modelpool.settings import Settings
-from modelpool.units import format_bytes
-
-AUTO_SHARE = 0.8
-"""Without a budget a device gets this share of what is free at start."""
-
-
-def device_budgets(settings: Settings, entries: Iterable[Entry]) -> dict[str, int]:
-    """Budgets in bytes by device; raises SetupError for a device that is not there, or one too small for any model."""
-    wished: dict[str, int | str] = dict(settings.devices) or {"cpu": "auto"}
-    budgets: dict[str, int] = {}
-    for name, size in wished.items():
-        if name != "cpu":
-            raise SetupError(f"there is no device {name!r} on this machine that this version can use; it has: cpu")
-        budgets[name] = int(psutil.virtual_memory().available * AUTO_SHARE) if isinstance(size, str) else size
-    needs = {
-        entry.name: entry.spec.residency.size_bytes or entry.spec.estimate_bytes
-        for entry in entries
-        if entry.spec is not None and entry.spec.estimate_bytes > 0
-    }
-    if needs and max(budgets.values()) < min(needs.values()):
-        name = min(needs, key=lambda one: needs[one])
-        raise SetupError(
-            f"the largest budget is {format_bytes(max(budgets.values()))}, and the smallest model, '{name}', needs about "
-            f"{format_bytes(needs[name])}; give more with --device cpu=SIZE"
-        )
-    return budgets
 
 
 def is_ready(core: Core, name: str) -> bool:

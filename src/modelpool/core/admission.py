@@ -229,7 +229,7 @@ def load_wanted(world: World, event: LoadWanted, now: float) -> None:
         world.actions.append(CommandDone(event.command, (), code, f"Request for unknown model: '{event.model}' is not found"))
         return
     for copy in model.ready:
-        if event.device in (None, copy.device.name, copy.device.kind):
+        if event.device is None or copy.device.is_called(event.device):
             world.actions.append(CommandDone(event.command, (copy.device.name,)))
             return
     if world.stopping:
@@ -254,6 +254,8 @@ def missing_device(world: World, model: ModelState, wanted: str | None) -> str |
     coming = not world.instances or any(not instance.up or instance.recycling for instance in world.instances.values())
     if coming or eligible(world, model, wanted):
         return None
+    if not any(instance.runs(model.spec) for instance in world.instances.values()):
+        return f"model '{model.name}' needs the backend {model.spec.runtime}, which no instance of this server has"
     have = ", ".join(sorted({device.name for device in world.devices()}))
     named = wanted or model.spec.residency.device or " or ".join(model.spec.device_kinds)
     return f"model '{model.name}' needs device {named}; this server has {have}"
@@ -279,7 +281,7 @@ def command_late(world: World, model: ModelState, command: int) -> None:
 def eject_wanted(world: World, event: EjectWanted, now: float) -> None:
     """A user wants a model out. Waiters stay and bring it back; that is what eject means."""
     model = world.models.get(event.model)
-    copies = [] if model is None else [c for c in model.copies.values() if event.device in (None, c.device.name, c.device.kind)]
+    copies = [] if model is None else [c for c in model.copies.values() if event.device is None or c.device.is_called(event.device)]
     if model is None or not copies:
         where = event.device or "any device"
         message = f"The model_name `{event.model}` device `{where}` is not cached or found"

@@ -128,22 +128,31 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUp:
-    """An instance is ready: its devices with their budgets in bytes, and the copies it holds."""
+    """An instance is ready: its devices with their budgets in bytes, and the copies it holds.
+
+    runtimes: those that it has (None: any); isolates: it can give a copy a process of its own.
+    """
 
     instance: str
     generation: int
     devices: tuple[tuple[str, int], ...]
     held: tuple[Held, ...] = ()
+    runtimes: tuple[str, ...] | None = None
+    isolates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceDown:
-    """An instance's shared process died; its copies are gone. `running`: models that were running when it did."""
+    """An instance's shared process died; its copies are gone. `running`: models that were running when it did.
+
+    outside: nothing says that one of its models brought it about, so that those who wait for a load there go on waiting.
+    """
 
     instance: str
     generation: int
     reason: str
     running: tuple[str, ...] = ()
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +196,14 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """An unload ended; `total_bytes` and `own_bytes`: as in `Observed`."""
+    """An unload ended; the bytes: as in `Observed`."""
 
     instance: str
     generation: int
     copy: int
     total_bytes: int | None = None
     own_bytes: tuple[tuple[int, int], ...] = ()
+    unclaimed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +211,8 @@ class Observed:
     """A measurement between loads, without what requests take that are under way.
 
     total_bytes: private bytes of the process that copies share, over its idle baseline (None: not measured); own_bytes: of those of
-    copies with a process of their own, by copy; run_peaks: by copy.
+    copies with a process of their own, by copy; run_peaks: by copy. unclaimed_bytes: private bytes that none of its copies has, where the
+    instance can tell that itself (then in place of total_bytes).
     """
 
     instance: str
@@ -209,6 +220,7 @@ class Observed:
     total_bytes: int | None = None
     run_peaks: tuple[tuple[int, int], ...] = ()
     own_bytes: tuple[tuple[int, int], ...] = ()
+    unclaimed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ def instance_up(world: World, event: InstanceUp, now: float) -> None:
             drop_if_over(world, copy.model)
     instance.generation = event.generation
     instance.up = True
+    instance.runtimes, instance.isolates = event.runtimes, event.isolates
     instance.recycling = instance.recycle_sent = False
     instance.culprit = ""
     instance.devices = {name: Device(instance.ident, name, budget, world.settings.runs_at_once) for name, budget in event.devices}
@@ -61,7 +62,15 @@ def _adopt(world: World, instance: InstanceState, device: Device, held: Held, no
     model = world.models.get(held.model)
     if model is None:
         model = world.models[held.model] = _stranger(world, held.model)
-    copy = Copy(held.copy, model, instance.ident, instance.generation, device, held.revision, model.spec.isolation == "process")
+    copy = Copy(
+        held.copy,
+        model,
+        instance.ident,
+        instance.generation,
+        device,
+        held.revision,
+        instance.isolates and model.spec.isolation == "process",
+    )
     copy.slot = model.row
     twice = any(other.device is device for other in model.copies.values())
     fresh = held.revision == model.spec.revision
@@ -101,7 +110,7 @@ def instance_down(world: World, event: InstanceDown, now: float) -> None:
     for device in instance.devices.values():
         device.reserved.clear()
         for copy in list(device.copies.values()):
-            blame = not meant or copy.model.name == culprit
+            blame = not (meant or event.outside) or copy.model.name == culprit
             _lose(world, copy, event.reason, copy.model.name in event.running, now, blame=blame)
     world.changed()
 
@@ -136,11 +145,15 @@ def _lose(world: World, copy: Copy, reason: str, running: bool, now: float, *, b
 def _count_death(world: World, copy: Copy, reason: str, now: float, *, loading: bool = False) -> None:
     """A model was running or loading when its process died: it gets one of its own, where the third death is its fault alone.
 
-    After the second death, for many may have been running; after the first that came of its load.
+    After the second death, for many may have been running; after the first that came of its load. Where it cannot have one, only the
+    deaths that came of its loads are its fault.
     """
     model: ModelState = copy.model
+    isolates = world.instances[copy.instance].isolates
+    if not (isolates or loading):
+        return
     model.deaths += 1
-    if copy.isolated:
+    if copy.isolated or not isolates:
         if model.deaths >= DEATHS_TO_QUARANTINE:
             text = (
                 f"model '{model.name}' is quarantined: its process died {model.deaths} times while it {'loaded' if loading else 'ran'} "
@@ -241,6 +254,5 @@ def unloaded(world: World, event: Unloaded, now: float) -> None:
     if copy.unload_reason != "space":  # that was noted when it was decided
         _note_unloaded(world, copy, copy.unload_reason)
     gone(world, copy, now)
-    if event.total_bytes is not None:
-        verify(world, world.instances[copy.instance], event.total_bytes, event.own_bytes, now)
+    verify(world, world.instances[copy.instance], event, now)
     drop_if_over(world, model)

@@ -80,6 +80,10 @@ class Device:
         self.leaving_bytes = 0
         self.unreturned_bytes = 0
 
+    def is_called(self, name: str) -> bool:
+        """Whether a user who writes this name means this device: `cuda:0`, `cuda`, `triton0/cuda:0` or `triton0`."""
+        return name in (self.name, self.kind, self.instance, f"{self.instance}/{self.name}")
+
     # --- copies come, change and go --------------------------------------------------------------------------------------------
     def add_loading(self, copy: Copy, need: Need) -> None:
         """A load begins: its hold is taken."""

@@ -49,7 +49,7 @@ def may_stay(copy: Copy) -> bool:
 def begin_load(world: World, model: ModelState, device: Device, need: Need, now: float) -> None:
     """A load begins in space that is free."""
     instance = world.instances[device.instance]
-    isolated = model.isolated or model.spec.isolation == "process"
+    isolated = instance.keeps_apart(model)
     copy = Copy(world.next_copy, model, instance.ident, instance.generation, device, model.spec.revision, isolated)
     world.next_copy += 1
     copy.state_since = now
@@ -79,7 +79,7 @@ def _answer_commands(world: World, copy: Copy) -> None:
     """Users who wait for a copy of the model have one, or learn that it is elsewhere."""
     model: ModelState = copy.model
     for command in model.commands.values():
-        if command.device in (None, copy.device.name, copy.device.kind):
+        if command.device is None or copy.device.is_called(command.device):
             world.actions.append(CommandDone(command.command, (copy.device.name,)))
         else:
             world.actions.append(CommandDone(command.command, (), "refused", elsewhere_text(copy, command.device)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from modelpool.core.copies import Copy, CopyState
-from modelpool.core.events import BudgetChanged, Observed
+from modelpool.core.events import BudgetChanged, Observed, Unloaded
+from modelpool.core.ledger import Device
 from modelpool.core.lifecycle import leave
 from modelpool.core.recycling import recycle
 from modelpool.core.scheduling import relieve
@@ -23,8 +23,7 @@ def observed(world: World, event: Observed, now: float) -> None:
     for ident, peak_bytes in event.run_peaks:
         if (copy := world.copies.get(ident)) is not None and copy.instance == instance.ident:
             _learn_run_peak(world, copy, peak_bytes, now)
-    if event.total_bytes is not None:
-        verify(world, instance, event.total_bytes, event.own_bytes, now)
+    verify(world, instance, event, now)
 
 
 def _learn_run_peak(world: World, copy: Copy, peak_bytes: int, now: float) -> None:
@@ -43,23 +42,22 @@ SLACK_SHARE = 25
 """Of a small budget, only so large a part is let pass: 4 %."""
 
 
-def verify(world: World, instance: InstanceState, total_bytes: int, own_bytes: Sequence[tuple[int, int]], now: float) -> None:
+def verify(world: World, instance: InstanceState, event: Observed | Unloaded, now: float) -> None:
     """Compare the private bytes of an instance's processes with what its `cpu` device was charged for each of them.
 
     What they hold beyond that, and a slack, is not given away. Beyond `unreturned_limit_bytes` the process is started anew, and no other
     one: that of a single copy by unloading it. Only while nothing loads there: a load in progress is not yet what it will be.
     """
     device = instance.devices.get("cpu")
-    if device is None or instance.recycling:
+    if device is None or instance.recycling or (event.total_bytes is None and event.unclaimed_bytes is None):
         return
     if any(not copy.isolated for other in instance.devices.values() for copy in other.loading.values()):
         return
     slack = min(world.settings.verify_slack_bytes, device.budget_bytes // SLACK_SHARE)
     limit = world.settings.unreturned_limit_bytes
     isolated = [copy for copy in device.copies.values() if copy.isolated]
-    shared_bytes = device.resident_bytes - sum(copy.charge_bytes for copy in isolated)
-    shared_excess = max(0, total_bytes - shared_bytes - device.scratch_bytes() - slack)
-    found = dict(own_bytes)
+    shared_excess = max(0, _unclaimed(device, event) - slack)
+    found = dict(event.own_bytes)
     # One that is loading is not held by the instance so far, and so has no figure.
     grown = {copy: max(0, found.get(copy.ident, 0) - copy.charge_bytes - copy.run_peak_bytes - slack) for copy in isolated}
     excess = shared_excess + sum(grown.values())
@@ -79,6 +77,15 @@ def verify(world: World, instance: InstanceState, total_bytes: int, own_bytes: S
             leave(world, copy, "grown", now)
     if not leaks:  # what they hold comes back with their processes; nobody else has to leave for it
         relieve(world, device, now)
+
+
+def _unclaimed(device: Device, event: Observed | Unloaded) -> int:
+    """Private bytes of the shared process that no copy was charged for."""
+    if event.unclaimed_bytes is not None:
+        return event.unclaimed_bytes
+    assert event.total_bytes is not None
+    shared_bytes = device.resident_bytes - sum(copy.charge_bytes for copy in device.copies.values() if copy.isolated)
+    return event.total_bytes - shared_bytes - device.scratch_bytes()
 
 
 def budget_changed(world: World, event: BudgetChanged, now: float) -> None:

@@ -45,7 +45,8 @@ class ModelSpec:
 
     revision: changes whenever the files or the configuration do; device_kinds: `cpu`, `cuda` in order of preference;
     estimate_bytes: private bytes after a load, guessed from the files; run_peak_estimate_bytes: the same for one run;
-    isolation: where it runs, the residency policy and the runtime's own wish already weighed.
+    isolation: where it runs, the residency policy and the runtime's own wish already weighed; steps_first: what it requires is loaded
+    before it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModelSpec:
     run_peak_estimate_bytes: int = 0
     isolation: Isolation = "shared"
     residency: Residency = field(default_factory=Residency)
+    steps_first: bool = False
 
 
 RUN_NOT_MEASURED = -1

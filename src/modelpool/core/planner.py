@@ -22,7 +22,7 @@ from modelpool.core.copies import Copy
 from modelpool.core.eviction import NO_EVICTION, POLICIES, EvictionContext
 from modelpool.core.ledger import Device, Need
 from modelpool.core.sizes import load_time_s, need_of
-from modelpool.core.state import ModelState, World
+from modelpool.core.state import InstanceState, ModelState, World
 
 
 class Verdict(Enum):
@@ -151,12 +151,16 @@ def _least_bytes(device: Device, need: Need, model: ModelState) -> int:
     return device.committed_bytes(need, [copy.ident for copy in device.ready if not kept(copy)], model.name)
 
 
+def _may_take(instance: InstanceState, model: ModelState) -> bool:
+    return not instance.recycling and instance.runs(model.spec)
+
+
 def eligible(world: World, model: ModelState, wanted: str | None = None) -> list[Device]:
     """Devices that the model may use: of its kinds (the preferred kind that exists), or the one its policy or the user names."""
     named = wanted or model.spec.residency.device
-    devices = [device for device in world.devices() if not world.instances[device.instance].recycling]
+    devices = [device for device in world.devices() if _may_take(world.instances[device.instance], model)]
     if named is not None:
-        return [device for device in devices if named in (device.name, device.kind)]
+        return [device for device in devices if device.is_called(named)]
     for kind in model.spec.device_kinds:
         if found := [device for device in devices if device.kind == kind]:
             return found

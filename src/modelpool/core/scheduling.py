@@ -89,6 +89,8 @@ def _next(world: World, now: float) -> ModelState | None:
             continue
         if model.requires and model.needed_by is None and not (model.commands or model.kept):
             continue  # its time to be gathered will come
+        if model.spec.steps_first and model.needed_by is not None and not all(member.ready for member in closure(world, model)[0][1:]):
+            continue
         waited_s = now - model.waiting_since()
         overdue_s = waited_s if waited_s >= STARVED * world.settings.starvation_s else 0.0
         rank = overdue_s, model.weight(now, world.settings.starvation_s)

@@ -146,19 +146,43 @@ class ModelState:
 
 
 class InstanceState:
-    """One instance: alive or not, and its devices. culprit: the model for which it is started anew ('': none)."""
+    """One instance: alive or not, and its devices. culprit: the model for which it is started anew ('': none).
 
-    __slots__ = ("culprit", "devices", "generation", "ident", "recycle_reason", "recycle_sent", "recycling", "up")
+    runtimes: those that it has (None: any); isolates: it can give a copy a process of its own.
+    """
+
+    __slots__ = (
+        "culprit",
+        "devices",
+        "generation",
+        "ident",
+        "isolates",
+        "recycle_reason",
+        "recycle_sent",
+        "recycling",
+        "runtimes",
+        "up",
+    )
 
     def __init__(self, ident: str) -> None:
         self.ident = ident
         self.generation = 0
         self.up = False
         self.devices: dict[str, Device] = {}
+        self.runtimes: tuple[str, ...] | None = None
+        self.isolates = True
         self.recycle_reason = ""
         self.culprit = ""
         self.recycling = False
         self.recycle_sent = False
+
+    def runs(self, spec: ModelSpec) -> bool:
+        """Whether it has what the model needs to run."""
+        return self.runtimes is None or spec.runtime in self.runtimes
+
+    def keeps_apart(self, model: ModelState) -> bool:
+        """Whether a copy of the model gets a process of its own here."""
+        return self.isolates and (model.isolated or model.spec.isolation == "process")
 
 
 @dataclass(slots=True)

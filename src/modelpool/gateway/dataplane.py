@@ -49,8 +49,11 @@ class DataPlane(Protocol):
     def statistics(self, name: str | None = None, version: int = 0) -> list[dict[str, Any]]:
         """Triton's `model_stats` rows."""
 
-    async def load(self, name: str, device: str | None = None) -> tuple[str, ...]:
-        """Load a model."""
+    async def load(self, name: str, device: str | None = None, *, overrides: dict[str, Any] | None = None) -> tuple[str, ...]:
+        """Load a model, with what was sent inline for it."""
+
+    def drop_overrides(self, name: str) -> None:
+        """Forget what was sent inline for a model."""
 
     async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
         """Unload a model."""

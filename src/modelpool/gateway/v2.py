@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from modelpool.errors import InvalidRequest, MalformedModel, ModelpoolError, NotCached, NotFound, UnknownModel, Unsupported
 from modelpool.gateway.errors import status_of
+from modelpool.gateway.overrides import is_override, read_overrides
 from modelpool.gateway.paths import ModelPath, model_path
 from modelpool.gateway.requests import Handler, controller_of, json_response, oip, oip_error, read_json
 from modelpool.protocol.messages import TensorMeta
@@ -154,9 +155,9 @@ async def index(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Load a model now. A model that is missing is 500, as with Triton; one that cannot be loaded 400."""
     name: str = request.path_params["model"]
-    await _parameters(request, ())
+    overrides = read_overrides(await _parameters(request, (), inline=True))
     try:
-        await controller_of(request).load(name)
+        await controller_of(request).load(name, overrides=overrides)
     except UnknownModel as error:
         problem = UnknownModel(f"failed to load '{name}', failed to poll from model repository: {error.message}")
         return oip_error(problem, 500)
@@ -172,17 +173,16 @@ async def unload(request: Request) -> Response:
         raise InvalidRequest("parameter 'unload_dependents' must be true or false")
     with contextlib.suppress(NotCached, UnknownModel):
         await controller_of(request).eject(name)
+    controller_of(request).drop_overrides(name)
     return Response(status_code=200)
 
 
-async def _parameters(request: Request, known: tuple[str, ...]) -> dict[str, Any]:
+async def _parameters(request: Request, known: tuple[str, ...], *, inline: bool = False) -> dict[str, Any]:
     given = (await read_json(request)).get("parameters", {})
     if not isinstance(given, dict):
         raise InvalidRequest("field 'parameters' must be an object")
     for name in given:
-        if name == "config" or name.startswith("file:"):
-            raise Unsupported(f"parameter '{name}': configurations and files sent with a load are for a later version; use the repository")
-        if name not in known:
+        if name not in known and not (inline and is_override(name)):
             raise InvalidRequest(f"unknown parameter '{name}'; known here: {', '.join(known) or 'none'}")
     return given
 

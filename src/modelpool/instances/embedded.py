@@ -28,6 +28,8 @@ from modelpool.protocol import messages
 
 log = logging.getLogger(__name__)
 
+RUNTIMES = ("onnx", "python")
+"""What workers can run."""
 YOUNG_S = 5.0
 """A shared worker that dies sooner after its start makes the next start wait."""
 FIRST_BACKOFF_S = 0.1
@@ -105,7 +107,7 @@ class EmbeddedInstance:
             Held(copy, resident.spec.model, resident.spec.revision, resident.spec.device, resident.learned)
             for copy, resident in self._copies.items()
         )
-        self._events(InstanceUp(self._ident, self._generation, tuple(self._devices.items()), held))
+        self._events(InstanceUp(self._ident, self._generation, tuple(self._devices.items()), held, RUNTIMES))
 
     async def stop(self, *, keep: bool = False) -> None:
         """End the processes (keep: leave them for the next server)."""

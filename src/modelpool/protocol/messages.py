@@ -35,6 +35,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     config: the model's configuration as JSON-like data with the field names of Triton's model_config.proto ({} where the model has
     none). versions are loaded together; default_version answers requests that name none.
+    overrides: what a user sent with a load for a Triton server to take (`config` as JSON text, `file:<version>/<name>` as bytes).
     """
 
     copy: int
@@ -46,6 +47,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[VersionSpec, ...]
     default_version: int
     config: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from modelpool.core.model import Isolation, ModelSpec, Residency
 from modelpool.errors import MalformedModel, ModelpoolError
 from modelpool.protocol.messages import TensorMeta, VersionSpec
 from modelpool.protocol.regular import check_regular, open_regular
-from modelpool.repository import triton_config
+from modelpool.repository import ensembles, triton_config
 from modelpool.repository.entry import Entry, Source
 from modelpool.repository.layouts import Layout, Place, is_version, read_layout
 from modelpool.repository.names import check_name, printable, sendable
@@ -71,24 +71,30 @@ class _Work:
             self.files.append(place.path / triton_config.FILE_NAME)
         layout = read_layout(place)
         self._check_warmup(layout)
+        if layout.runtime == ensembles.RUNTIME:
+            steps = ensembles.steps_of(layout.config, self._name)
+            residency = replace(residency, requires=tuple(dict.fromkeys((*residency.requires, *steps))))
         stamps = self._model_stamps(layout)
-        inputs, outputs, estimate_bytes = self._read_onnx(layout) if layout.runtime == "onnx" else self._read_python(layout)
+        inputs, outputs, estimate_bytes = self._read(layout)
         spec = ModelSpec(
             name=self._name,
             revision=digest((*(stamp(file) for file in self.files if file != place.residency), *stamps), repr(residency), self._name),
             runtime=layout.runtime,
-            device_kinds=(residency.device.partition(":")[0],) if residency.device else triton_config.device_kinds(layout.config),
+            device_kinds=(residency.device.rpartition("/")[2].partition(":")[0],)
+            if residency.device
+            else triton_config.device_kinds(layout.config),
             estimate_bytes=estimate_bytes,
             run_peak_estimate_bytes=estimate_bytes // _RUN_PEAK_SHARE if layout.runtime == "onnx" else 0,
             isolation=_isolation(layout.runtime, residency),
             residency=residency,
+            steps_first=layout.runtime == ensembles.RUNTIME,
         )
         return Entry(
             name=self._name,
             source=source,
             spec=spec,
             runtime=layout.runtime,
-            platform=_PLATFORMS[layout.runtime],
+            platform=_PLATFORMS.get(layout.runtime) or layout.config.get("platform", ""),
             model_dir=str(place.path if place.is_folder else place.path.parent),
             versions=tuple(VersionSpec(number, str(path)) for number, path in layout.versions.items()),
             default_version=max(layout.versions),
@@ -110,7 +116,7 @@ class _Work:
 
     def _model_stamps(self, layout: Layout) -> list[Stamp]:
         """The files of the selected versions: in Triton's layout all below the version folder, as helpers and weights lie there."""
-        if not self._place.is_folder or self._place.path in {path.parent for path in layout.versions.values()}:
+        if layout.file_name and (not self._place.is_folder or self._place.path in {path.parent for path in layout.versions.values()}):
             self.files.extend(layout.versions.values())
             return []
         return [item for number in layout.versions for item in stamps_below(self._place.path / str(number))]
@@ -142,6 +148,16 @@ class _Work:
                 raise MalformedModel(f"{name} holds {size} bytes of weights and {path.name} needs {needed_bytes}; copy it again")
             unsaid += 0 if needed_bytes else size
         return unsaid
+
+    def _read(self, layout: Layout) -> tuple[tuple[TensorMeta, ...] | None, tuple[TensorMeta, ...] | None, int]:
+        """Inputs, outputs, and an estimate of the bytes of all versions together."""
+        if layout.runtime == "onnx":
+            return self._read_onnx(layout)
+        if layout.runtime == "python":
+            return self._read_python(layout)
+        inputs, outputs = triton_config.tensors(layout.config, "input"), triton_config.tensors(layout.config, "output")
+        own_bytes = 0 if layout.runtime == ensembles.RUNTIME else self._folder_bytes(layout)
+        return inputs or None, outputs or None, own_bytes
 
     def _read_python(self, layout: Layout) -> tuple[tuple[TensorMeta, ...] | None, tuple[TensorMeta, ...] | None, int]:
         for path in layout.versions.values():

@@ -36,14 +36,16 @@ class Repository:
     """The models of several folders; the first one that has a name wins.
 
     `scan` blocks and belongs into a thread, one at a time; the rest may be called from any. allowed_roots: where posted models may lie (by
-    default the repositories). preload: the names that the repositories' own `modelpool.yaml` lists, as of the last scan.
+    default the repositories). any_backend: models of all of Triton's backends are taken. preload: the names that the repositories' own
+    `modelpool.yaml` lists, as of the last scan.
     """
 
-    def __init__(self, roots: Sequence[Path], allowed_roots: Sequence[Path] = ()) -> None:
+    def __init__(self, roots: Sequence[Path], allowed_roots: Sequence[Path] = (), *, any_backend: bool = False) -> None:
         """Raises SetupError for a root that is not there, not readable, or not a repository."""
         self._roots = tuple(dict.fromkeys(_checked_root(root) for root in roots))
         self.allowed_roots = tuple(Path(os.path.abspath(root.expanduser())) for root in allowed_roots) or self._roots
         self.preload: tuple[str, ...] = ()
+        self._any_backend = any_backend
         self._places: dict[Path, list[Place]] = {root: [] for root in self._roots}
         self._known: dict[Path, _Known] = {}
         self._posted: dict[str, _Known] = {}
@@ -96,7 +98,7 @@ class Repository:
     def _list(self, root: Path, problems: list[str]) -> bool:
         """A root that cannot be listed keeps its models: they may be loaded, and an outage of a disk is no wish to remove them."""
         try:
-            self._places[root] = find_places(root)
+            self._places[root] = find_places(root, any_backend=self._any_backend)
         except OSError as error:
             problems.append(f"repository {root} cannot be read: {error.strerror}; its models stay as they were, bring the folder back")
             return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modelpool.errors import MalformedModel
-from modelpool.repository import residency, triton_config
+from modelpool.repository import foreign, residency, triton_config
 from modelpool.repository.names import check_name
 from modelpool.repository.watch import is_folder
 
@@ -23,11 +23,12 @@ _DEFAULT_FILES = {"onnx": "model.onnx", "python": "model.py"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Something in a repository that may be a model. name: as found, not checked yet."""
+    """Something in a repository that may be a model. name: as found, not checked yet; any_backend: a Triton server may serve it."""
 
     name: str
     path: Path
     is_folder: bool
+    any_backend: bool = False
 
     @property
     def residency(self) -> Path:
@@ -45,7 +46,7 @@ class Layout:
     versions: dict[int, Path]
 
 
-def find_places(root: Path) -> list[Place]:
+def find_places(root: Path, *, any_backend: bool = False) -> list[Place]:
     """What may be a model in a repository's root, by name; hidden files and other files are left out. Raises OSError."""
     places = []
     with os.scandir(root) as items:
@@ -56,7 +57,7 @@ def find_places(root: Path) -> list[Place]:
             if item.name.endswith(".onnx") and not is_folder(item):
                 places.append(Place(item.name.removesuffix(".onnx"), Path(item.path), is_folder=False))
             elif is_folder(item) or dangling:
-                places.append(Place(item.name, Path(item.path), is_folder=True))
+                places.append(Place(item.name, Path(item.path), is_folder=True, any_backend=any_backend))
     return places
 
 
@@ -72,6 +73,8 @@ def read_layout(place: Place) -> Layout:
     config = triton_config.parse_config(place.path / triton_config.FILE_NAME) if has_config else {}
     _check_name(config.get("name", ""), place.name)
     triton_config.check_batch_size(config)
+    if place.any_backend and (backend := foreign.backend_of(config)) is not None:
+        return Layout(backend, "", config, foreign.versions_of(place.path, config, numbers))
     runtime = triton_config.runtime_of(config) or _runtime_from_files(place.path, numbers, config.get("default_model_filename", ""))
     file_name = _file_name(config.get("default_model_filename") or _DEFAULT_FILES[runtime])
     present = {number: path for number in numbers if (path := _model_file(place.path / str(number), file_name)) is not None}

@@ -18,7 +18,7 @@ from modelpool.units import parse_bytes, parse_duration
 
 FILE_NAME = "modelpool.yaml"
 _MAX_BYTES = 64 * 1024
-_DEVICE = re.compile(r"[a-z]+(:\d{1,3})?", re.ASCII)
+_DEVICE = re.compile(r"([a-z]+[0-9]*/)?[a-z]+(:\d{1,3})?", re.ASCII)
 
 
 def read_residency(path: Path, model: str) -> Residency:

@@ -161,8 +161,8 @@ def complete_config(
     return {
         **config,
         "name": name,
-        "platform": "onnxruntime_onnx" if runtime == "onnx" else "",
-        "backend": "onnxruntime" if runtime == "onnx" else "python",
+        "platform": "onnxruntime_onnx" if runtime == "onnx" else config.get("platform", "") if runtime != "python" else "",
+        "backend": {"onnx": "onnxruntime", "ensemble": ""}.get(runtime, runtime),
         "version_policy": config.get("version_policy") or {"latest": {"num_versions": 1}},
         "max_batch_size": max_batch_size,
         "input": config.get("input") or _declared(inputs, max_batch_size),

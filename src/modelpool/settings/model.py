@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from modelpool.errors import InvalidRequest
+from modelpool.settings.triton import TritonAddress, parse_command, parse_triton
 from modelpool.units import parse_bytes, parse_duration
 
-_DEVICE = re.compile(r"[a-z]+(:\d{1,3})?", re.ASCII)
+_DEVICE = re.compile(r"([a-z]+[0-9]*/)?[a-z]+(:\d{1,3})?", re.ASCII)
 _MIB = 1 << 20
 
 Budget = int | Literal["auto"]
@@ -89,6 +90,26 @@ def _names(value: Any) -> list[str]:
     return [str(item) for item in _items(value)]
 
 
+def _lines(value: Any) -> list[str]:
+    """A list, also from text with semicolons (as in an environment variable): its items have commas."""
+    items = value.split(";") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        raise InvalidRequest(f"{value!r:.80} is not a list; write for example a; b")
+    return [str(item).strip() for item in items if str(item).strip()]
+
+
+def _tritons(value: Any) -> list[TritonAddress]:
+    return [item if isinstance(item, TritonAddress) else parse_triton(item) for item in (value if _ready(value) else _lines(value))]
+
+
+def _ready(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, TritonAddress) for item in value)
+
+
+def _commands(value: Any) -> list[str]:
+    return [parse_command(item) for item in _lines(value)]
+
+
 def _default_state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "modelpool"
@@ -100,6 +121,8 @@ Bytes = Annotated[int, _read(parse_bytes)]
 Paths = Annotated[tuple[Path, ...], _read(_paths)]
 OnePath = Annotated[Path, _read(_path)]
 Names = Annotated[tuple[str, ...], _read(_names)]
+Tritons = Annotated[tuple[TritonAddress, ...], _read(_tritons)]
+Commands = Annotated[tuple[str, ...], _read(_commands)]
 Devices = Annotated[dict[str, Budget], _read(_devices)]
 
 
@@ -120,8 +143,21 @@ class Settings(BaseModel):
     http_port: int = _setting(8000, "Port of the HTTP server; 0 takes any free one.", "8000", ge=0, le=65535)
     devices: Devices = _setting(
         {},
-        "Memory budget of each device, what models may add; a device that is `auto` or not named gets 80 % of what is free.",
+        "Memory budget of each device, what models may add; a device that is `auto` or not named gets 80 % of what is free. "
+        "`triton0/cpu` and `local/cpu` are those of one instance.",
         "cpu=200MiB",
+    )
+    triton: Tritons = _setting(
+        (),
+        "Triton servers that run already, in explicit control mode over the same repositories: `HOST:GRPCPORT,HTTP=PORT`, and where "
+        "known `METRICS=PORT`, `BACKENDS=NAME+NAME`; several are set apart by semicolons.",
+        "127.0.0.1:8001,HTTP=8000,METRICS=8002",
+    )
+    triton_command: Commands = _setting(
+        (),
+        "Commands that start Triton servers of our own; ports, repositories and control mode are filled in. Several are set apart by "
+        "semicolons.",
+        "tritonserver --backend-directory=/opt/tritonserver/backends",
     )
     eviction: Literal["demand", "lru", "fifo", "none"] = _setting(
         "demand", "Which idle model makes room first; `none` refuses and says what to eject.", "lru"

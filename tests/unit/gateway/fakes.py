@@ -26,6 +26,7 @@ from modelpool.errors import (
     QueueFull,
     UnknownModel,
     UnknownVersion,
+    Unsupported,
 )
 from modelpool.ports import Call
 from modelpool.protocol.messages import TensorMeta, VersionSpec
@@ -174,14 +175,19 @@ class FakeController:
         return [{"name": name or "echo", "version": "3", "inference_count": 7}]
 
     # --- what users wish -----------------------------------------------------------------------------------------------------------
-    async def load(self, name: str, device: str | None = None) -> tuple[str, ...]:
+    async def load(self, name: str, device: str | None = None, *, overrides: dict[str, Any] | None = None) -> tuple[str, ...]:
         self.asked.append(("load", name, device))
         self.check_model(name)
+        if overrides is not None:
+            raise Unsupported(f"{', '.join(overrides)} come with a later version")
         if name == "full":
             raise NoSpace("eject 'echo' first")
         if name == "broken":
             raise LoadFailed("load failed for model 'broken'")
         return (device or "cpu",)
+
+    def drop_overrides(self, name: str) -> None:
+        """Nothing was kept."""
 
     async def eject(self, name: str, device: str | None = None) -> tuple[str, ...]:
         self.asked.append(("eject", name, device))

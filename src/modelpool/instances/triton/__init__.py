@@ -1,0 +1,1 @@
+"""Triton servers as instances: driven over gRPC, asked over HTTP."""
