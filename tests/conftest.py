@@ -12,3 +12,5 @@ settings.register_profile("heavy", settings.get_profile("default"), max_examples
 # What CI judges must not depend on chance: there the examples are the same for the same code. Elsewhere they are new each time.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+# Servers of tests share a machine: none listens for gRPC on the fixed port but those that a test tells to, on a free one.
+os.environ["MODELPOOL_GRPC_PORT"] = "off"

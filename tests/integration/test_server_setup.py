@@ -37,14 +37,15 @@ def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     assert "nowhere" in said
 
 
-def test_a_port_in_use(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--http-port", "--grpc-port"])
+def test_a_port_in_use(repository: Path, tmp_path: Path, option: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = refused(str(repository), "--state-dir", str(tmp_path / "state"), "--http-port", port)
+        said = refused(str(repository), "--state-dir", str(tmp_path / "state"), "--http-port", "0", option, port)
     assert port in said
-    assert "--http-port" in said
+    assert option in said
 
 
 def test_a_device_that_does_not_exist(repository: Path, tmp_path: Path) -> None:

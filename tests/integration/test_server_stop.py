@@ -138,7 +138,7 @@ def hangs(*arguments, **named):
 
 setattr(Repository, name, hangs)
 folder = Path(sys.argv[3])
-serve.run(Settings(repositories=(folder / "models",), state_dir=folder / "state", http_port=0, poll_interval_s=0.05))
+serve.run(Settings(repositories=(folder / "models",), state_dir=folder / "state", http_port=0, grpc_port="off", poll_interval_s=0.05))
 """
 
 

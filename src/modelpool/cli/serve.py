@@ -14,10 +14,10 @@ import uvloop
 import modelpool
 from modelpool.cli.logging import set_up
 from modelpool.cli.output import json_text
+from modelpool.cli.servers import Servers
 from modelpool.controller.aside import aside
 from modelpool.controller.controller import Controller
 from modelpool.controller.garbage import collect_seldom
-from modelpool.gateway.server import HttpServer
 from modelpool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ async def _serve(settings: Settings, as_json: bool) -> Mapping[str, int]:
     controller = making.result()
     if not await _started(controller, signals):
         return {}
-    server = HttpServer(controller, settings.host, settings.http_port)
+    servers = Servers(controller, settings)
     left: Mapping[str, int] = {}
     try:
-        await server.start()
+        await servers.start()
         collect_seldom()
-        click.echo(_ready_line(controller, server.url, as_json))
+        click.echo(_ready_line(controller, servers, as_json))
         await signals.stop.wait()
         controller.begin_stop()
-        closing = asyncio.ensure_future(server.stop(settings.stop_limit_s))
-        await drain(controller, closing, settings.stop_limit_s, signals.at_once, lambda: len(server.connections()))
+        closing = asyncio.ensure_future(servers.stop(settings.stop_limit_s))
+        await drain(controller, closing, settings.stop_limit_s, signals.at_once, servers.connections)
         closing.cancel()
         left = controller.waiting_for()
         if signals.at_once.is_set():
             await _give_up(controller)
     finally:
-        await server.stop(limit_s=0.0)
+        await servers.stop(limit_s=0.0)
         await _ended(asyncio.ensure_future(controller.stop(limit_s=0.0)), controller, signals)
     if left:
         log.warning("stopped without answers to %s", in_words(left), extra={"kind": "stop"})
@@ -174,7 +174,7 @@ def counted(count: int, what: str, ending: str) -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
 
 
-def _ready_line(controller: Controller, url: str, as_json: bool) -> str:
+def _ready_line(controller: Controller, servers: Servers, as_json: bool) -> str:
     entries = controller.entries()
     faulty = [entry for entry in entries if entry.problem is not None]
     for entry in faulty:
@@ -183,11 +183,14 @@ def _ready_line(controller: Controller, url: str, as_json: bool) -> str:
         log.warning("%s", problem)
     good = len(entries) - len(faulty)
     budgets = device_budgets(controller)
+    url, grpc = servers.url, servers.grpc_address
     if as_json:
-        return json_text({"url": url, "version": modelpool.__version__, "models": good, "malformed": len(faulty), "devices": budgets})
+        about = {"url": url, "grpc": grpc, "version": modelpool.__version__, "models": good, "malformed": len(faulty), "devices": budgets}
+        return json_text(about)
     sizes = ", ".join(f"{name}: {format_bytes(size)}" for name, size in sorted(budgets.items()))
+    also = f" and gRPC {grpc}" if grpc is not None else ""
     not_good = f", {len(faulty)} malformed" if faulty else ""
-    return f"modelpool {modelpool.__version__} serving {good} model{'' if good == 1 else 's'}{not_good} on {url} ({sizes})"
+    return f"modelpool {modelpool.__version__} serving {good} model{'' if good == 1 else 's'}{not_good} on {url}{also} ({sizes})"
 
 
 def device_budgets(controller: Controller) -> dict[str, int]:

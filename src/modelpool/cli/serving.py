@@ -19,6 +19,7 @@ _folder = click.Path(path_type=Path)
 @click.option("--config", type=_folder, help="Settings from this YAML file; options and MODELPOOL_* variables go before it.")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Port to listen on; 0: any that is free.  [default: 8000]")
+@click.option("--grpc-port", metavar="PORT", help="Port to listen on for gRPC; 0: any that is free, off: none.  [default: 8001]")
 @click.option("--device", "devices", multiple=True, metavar="NAME=SIZE", help="A device and what models may add to it, like cpu=200MiB.")
 @click.option(
     "--triton", multiple=True, metavar="ADDRESS", help="A Triton server that runs already: HOST:GRPCPORT,HTTP=PORT[,METRICS=PORT]."

@@ -16,6 +16,8 @@ from modelpool.units import parse_bytes, parse_duration
 
 _DEVICE = re.compile(r"([a-z]+[0-9]*/)?[a-z]+(:\d{1,3})?", re.ASCII)
 _MIB = 1 << 20
+OFF: Literal["off"] = "off"
+"""What a server is set to that is not wanted."""
 
 Budget = int | Literal["auto"]
 
@@ -115,6 +117,19 @@ def _default_state_dir() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "modelpool"
 
 
+def _grpc_port(value: Any) -> Any:
+    # YAML reads a bare off as false.
+    if value is False or (isinstance(value, str) and value.strip().lower() == OFF):
+        return OFF
+    try:
+        port = int(value)
+    except (TypeError, ValueError):
+        port = -1
+    if isinstance(value, (bool, float)) or not 0 <= port <= 65535:
+        raise InvalidRequest(f"{value!r:.80} is no port; give one from 0 to 65535, or off")
+    return port
+
+
 Seconds = Annotated[float, _read(parse_duration), Field(allow_inf_nan=False)]
 SecondsOrInf = Annotated[float, _read(parse_duration)]
 Bytes = Annotated[int, _read(parse_bytes)]
@@ -123,6 +138,7 @@ OnePath = Annotated[Path, _read(_path)]
 Names = Annotated[tuple[str, ...], _read(_names)]
 Tritons = Annotated[tuple[TritonAddress, ...], _read(_tritons)]
 Commands = Annotated[tuple[str, ...], _read(_commands)]
+GrpcPort = Annotated[int | Literal["off"], _read(_grpc_port)]
 Devices = Annotated[dict[str, Budget], _read(_devices)]
 
 
@@ -141,6 +157,7 @@ class Settings(BaseModel):
     repositories: Paths = _setting((), "Folders that hold models; where two hold the same name, the first wins.", "/srv/models")
     host: str = _setting("127.0.0.1", "Address that the server listens on; the default takes connections of this machine only.", "0.0.0.0")
     http_port: int = _setting(8000, "Port of the HTTP server; 0 takes any free one.", "8000", ge=0, le=65535)
+    grpc_port: GrpcPort = _setting(8001, "Port of the gRPC server; 0 takes any free one, `off` has none.", "8001")
     devices: Devices = _setting(
         {},
         "Memory budget of each device, what models may add; a device that is `auto` or not named gets 80 % of what is free. "

@@ -31,6 +31,8 @@ def serving(arguments: Sequence[str], folder: Path) -> Iterator[tuple[str, psuti
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "modelpool.cli", "serve", *arguments, "--host", "127.0.0.1", "--http-port", str(port)]
+    if "--grpc-port" not in arguments:
+        command += ["--grpc-port", "off"]
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen([*command, "--state-dir", str(folder / "state")], stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -72,6 +72,13 @@ def test_paths_in_a_file_start_at_its_folder(tmp_path: Path, monkeypatch: pytest
     assert load(repositories=["models"]).repositories == (Path("models"),)
 
 
+@pytest.mark.parametrize(("text", "port"), [("8001", 8001), ("0", 0), ("off", "off"), ("OFF", "off")])
+def test_the_port_of_grpc(tmp_path: Path, text: str, port: object) -> None:
+    assert load(environ={"MODELPOOL_GRPC_PORT": text}).grpc_port == port
+    assert load(yaml(tmp_path, f"grpc_port: {text}\n")).grpc_port == port
+    assert load().grpc_port == 8001
+
+
 def test_state_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
     assert load().state_dir == Path("/var/state/modelpool")
@@ -118,6 +125,8 @@ def test_unknown_names_elsewhere() -> None:
         ("body_limit", "big", r"'big' is not a size"),
         ("http_port", "70000", "70000.* less than or equal to 65535"),
         ("http_port", "web", "'web' .*valid integer"),
+        ("grpc_port", "70000", "'70000' is no port.*or off"),
+        ("grpc_port", "on", "'on' is no port"),
         ("queue_bound", "0", "greater than or equal to 1"),
         ("eviction", "random", "'demand', 'lru', 'fifo' or 'none'"),
         ("preference", "both", "'latency' or 'throughput'"),
