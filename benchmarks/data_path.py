@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,12 +27,13 @@ import msgspec
 import psutil
 import uvloop
 
+from modelpool.testing.asking import Question, ask, post
 from modelpool.testing.benchmarking import print_machine, print_result, server
 from modelpool.testing.models import add_sub, write_config
 
 VARIANTS = 64
 CONNECTIONS = (1, 32)
-_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+PATH = "/v2/models/tiny/infer"
 
 
 # --- what is asked -------------------------------------------------------------------------------------------------------------------
@@ -52,14 +52,6 @@ def build(folder: Path) -> None:
     add_sub(folder / "tiny" / "1" / "model.onnx")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A request as it goes over the wire, and the body that a right answer has."""
-
-    wire: bytes
-    answer: bytes
-
-
 def _body(variant: int) -> bytes:
     def tensor(name: str, values: list[float]) -> dict[str, object]:
         return {"name": name, "shape": [1, 4], "datatype": "FP32", "data": values}
@@ -68,100 +60,23 @@ def _body(variant: int) -> bytes:
     return msgspec.json.encode({"inputs": [tensor("a", a), tensor("b", [1.0, 2.0, 3.0, 4.0])]})
 
 
-def _wire(body: bytes) -> bytes:
-    head = f"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
 def model_questions(url: str) -> list[Question]:
     """Questions to the model, with the answers that it gave once and that were found right."""
     found = []
     for variant in range(VARIANTS):
         body = _body(variant)
-        reply = httpx.post(f"{url}/v2/models/tiny/infer", content=body, headers={"content-type": "application/json"}, trust_env=False)
+        reply = httpx.post(f"{url}{PATH}", content=body, headers={"content-type": "application/json"}, trust_env=False)
         outputs = {output["name"]: output["data"] for output in reply.raise_for_status().json()["outputs"]}
         wanted = [float(variant + step + step + 1) for step in range(4)], [float(variant - 1)] * 4
         if (outputs["sum"], outputs["difference"]) != wanted:
             raise RuntimeError(f"a wrong answer: {outputs} instead of {wanted}")
-        found.append(Question(_wire(body), reply.content))
+        found.append(Question(post(PATH, body), reply.content))
     return found
 
 
 def echo_questions() -> list[Question]:
     """The same questions; the answer is the question's body."""
-    return [Question(_wire(body), body) for body in map(_body, range(VARIANTS))]
-
-
-# --- the load generator --------------------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class Tally:
-    """What all connections of a round have done so far."""
-
-    answered: int = 0
-    wrong: int = 0
-    open: bool = True
-
-
-class _Asker(asyncio.Protocol):
-    """One connection: a question at a time."""
-
-    def __init__(self, questions: Sequence[Question], first: int, tally: Tally) -> None:
-        self._questions = questions
-        self._next = first
-        self._tally = tally
-        self._buffer = b""
-        self._end = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._ask()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._tally.wrong += self._tally.open
-
-    def _ask(self) -> None:
-        self._question = self._questions[self._next % len(self._questions)]
-        self._next += 1
-        self._transport.write(self._question.wire)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer = self._buffer + data if self._buffer else data
-        if not self._end:
-            head = self._buffer.find(b"\r\n\r\n")
-            if head < 0:
-                return
-            length = _LENGTH.search(self._buffer, 0, head)
-            self._end = head + 4 + (int(length[1]) if length else 0)
-        if len(self._buffer) < self._end:
-            return
-        self._tally.answered += 1
-        self._tally.wrong += not (self._buffer.startswith(b"HTTP/1.1 200") and self._buffer.endswith(self._question.answer))
-        self._buffer, self._end = b"", 0
-        if self._tally.open:
-            self._ask()
-        else:
-            self._transport.close()
-
-
-async def requests_per_s(port: int, questions: Sequence[Question], connections: int, seconds: float) -> float:
-    """Answers per second; raises RuntimeError where one was wrong."""
-    loop = asyncio.get_running_loop()
-    tally = Tally()
-    made = [
-        await loop.create_connection(lambda first=first: _Asker(questions, first, tally), "127.0.0.1", port)  # type: ignore[misc]
-        for first in range(connections)
-    ]
-    await asyncio.sleep(min(0.2, seconds / 4))
-    before, started = tally.answered, time.perf_counter()
-    await asyncio.sleep(seconds)
-    rate = (tally.answered - before) / (time.perf_counter() - started)
-    tally.open = False
-    await asyncio.sleep(0.05)
-    for transport, _ in made:
-        transport.close()
-    if tally.wrong:
-        raise RuntimeError(f"{tally.wrong} of {tally.answered} answers were wrong or never came")
-    return rate
+    return [Question(post(PATH, body), body) for body in map(_body, range(VARIANTS))]
 
 
 # --- the yardstick -------------------------------------------------------------------------------------------------------------------
@@ -229,7 +144,7 @@ class Target:
 async def measure(target: Target, connections: int, seconds: float) -> tuple[float, float]:
     """Answers per second, and about how many microseconds of processor time each took."""
     before, started = target.cpu_s(), time.perf_counter()
-    rate = await requests_per_s(target.port, target.questions, connections, seconds)
+    rate = (await ask(target.port, target.questions, connections, seconds)).per_s
     return rate, (target.cpu_s() - before) / (time.perf_counter() - started) / rate * 1e6
 
 
