@@ -11,7 +11,7 @@ Neither sum exceeds the budget by a decision of the planner; a measurement or a 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -111,7 +111,7 @@ class Device:
 
     def set_run_peak(self, copy: Copy, run_peak_bytes: int) -> None:
         """A larger (or smaller) peak was measured."""
-        self.peaks.remove((copy.run_peak_bytes, copy.ident))
+        del self.peaks[bisect_left(self.peaks, (copy.run_peak_bytes, copy.ident))]
         copy.run_peak_bytes = run_peak_bytes
         insort(self.peaks, (run_peak_bytes, copy.ident))
 
@@ -131,7 +131,7 @@ class Device:
         """A copy is gone, from whatever state."""
         del self.copies[copy.ident]
         self.ready.discard(copy)
-        self.peaks.remove((copy.run_peak_bytes, copy.ident))
+        del self.peaks[bisect_left(self.peaks, (copy.run_peak_bytes, copy.ident))]
         if self.loading.pop(copy.ident, None) is not None:
             self.loading_bytes -= copy.charge_bytes
             return

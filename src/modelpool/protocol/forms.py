@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -27,7 +27,6 @@ _MOST_BYTES = 4096
 
 _LIST = re.compile(rb'"data"\s*:\s*\[([^\[\]]*)\]')
 _numbers = msgspec.json.Decoder(list[Float32]).decode
-_NO_PARAMETERS: dict[str, Any] = {}
 
 
 class Column:
@@ -84,7 +83,14 @@ class Form:
 
 
 class FormedRequest(msgspec.Struct, gc=False):
-    """A request that fits a form; its numbers are not read yet. texts: what the list of each column holds."""
+    """A request that fits a form; its numbers are not read yet. texts: what the list of each column holds.
+
+    It asks for all outputs, and has neither parameters nor an id.
+    """
+
+    wanted: ClassVar[tuple[str, ...]] = ()
+    parameters: ClassVar[dict[str, Any]] = {}
+    ident: ClassVar[str] = ""
 
     version: int
     form: Form
@@ -95,21 +101,6 @@ class FormedRequest(msgspec.Struct, gc=False):
     def inputs(self) -> Mapping[str, Tensor | FlatTensor]:
         """Read by the general way; raises InvalidRequest or InvalidTensor."""
         return decode_request(self.body, -1, self.version)[0].inputs
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """All outputs."""
-        return ()
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """None."""
-        return _NO_PARAMETERS
-
-    @property
-    def ident(self) -> str:
-        """None."""
-        return ""
 
 
 class Forms:
