@@ -141,6 +141,7 @@ def test_one_load_serves_thirty_first_requests(server: RunningServer) -> None:
     assert 'modelpool_loads_total{model="times5"} 1.0' in server.client.get("/metrics").text
 
 
+@pytest.mark.heavy
 def test_a_worker_that_nobody_adopts_ends_though_its_model_never_does(repository: Path, tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     add_python(repository, "stuck", gate.line)

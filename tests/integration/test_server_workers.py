@@ -292,6 +292,7 @@ def test_a_server_killed_in_the_middle_of_unloads_and_its_successor(server: Runn
     assert server.value("leaves", 3) == 6
 
 
+@pytest.mark.heavy
 def test_a_model_that_leaks_costs_no_other_its_process(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     repository.mkdir()

@@ -130,6 +130,7 @@ def devices(pool: RunningServer) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.heavy
 def test_an_unload_without_an_end_restarts_a_server_of_our_own(models: Path, tmp_path: Path) -> None:
     clinging_model(models, "clings", 7, finalize_s=600)
     arguments = ("--triton-command", command(), "--device", "cpu=100MiB", "--set", "verify_timeout=2s")
@@ -143,6 +144,7 @@ def test_an_unload_without_an_end_restarts_a_server_of_our_own(models: Path, tmp
         assert after["budget_bytes"] == before["budget_bytes"]
 
 
+@pytest.mark.heavy
 def test_one_that_is_not_ours_is_left_alone_until_it_has_ended(models: Path, triton: RunningTriton, tmp_path: Path) -> None:
     clinging_model(models, "clings", 7, finalize_s=6)
     arguments = ("--triton", triton.address, "--device", "cpu=100MiB", "--set", "verify_timeout=1s")
@@ -174,6 +176,7 @@ def test_what_was_sent_with_a_load_is_sent_again_with_each(pool: RunningServer, 
     assert pool.value("m1", 2.0) == 2.0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("hard", [False, True])
 def test_a_server_of_our_own_ends_with_modelpool(models: Path, tmp_path: Path, hard: bool) -> None:
     with running(models, tmp_path / "state", "--triton-command", command(), "--device", "cpu=100MiB") as pool:

@@ -77,12 +77,14 @@ def ledger(pool: RunningServer) -> list[set[str]]:
     return [set(device["models"]) for device in devices]
 
 
+@pytest.mark.heavy
 def test_every_answer_is_right_and_the_ledger_matches_both_indexes(pool: RunningServer, tritons: list[RunningTriton]) -> None:
     assert traffic(pool, 250, 3) == {"right": 250 * CLIENTS}
     until(lambda: ledger(pool) == [triton.ready() for triton in tritons], "the ledger matches the indexes")
     assert all(len(held) == 2 for held in ledger(pool))
 
 
+@pytest.mark.heavy
 def test_one_that_is_killed_in_the_middle_costs_only_what_ran_on_it(pool: RunningServer, tritons: list[RunningTriton]) -> None:
     done = threading.Semaphore(0)
     killer = threading.Thread(target=lambda: ([done.acquire() for _ in range(200)], tritons[0].kill()))
