@@ -126,7 +126,8 @@ class Signature:
             return self._joined_texts(formed.form, requests)
         first = formed.inputs
         width = len(self._inputs)
-        if [1 for request in requests if len(request.inputs) != width or request.wanted]:
+        # One that is not read yet may hold anything: it is read where an error is its own.
+        if [1 for request in requests if type(request) is FormedRequest or len(request.inputs) != width or request.wanted]:
             return None
         rows = 0
         arrays: dict[str, NDArray[Any]] = {}

@@ -147,3 +147,11 @@ def test_more_rows_than_fit_together_are_answered_in_several_runs(add_sub: Path)
         model.execute(1, [flat(a=rows(1), b=rows(1))])
         found = model.execute(1, [formed(model.forms, b"%d,0,0,0" % number) for number in range(3)])
     assert [arrays(one)["sum"][0][0] for one in found] == [1, 2, 3]
+
+
+def test_wrong_numbers_beside_a_request_of_no_known_layout_fail_alone_too(add_sub: Path) -> None:
+    with loaded(add_sub, **BATCHING) as model:
+        model.execute(1, [flat(a=rows(1), b=rows(1))])
+        right, broken = model.execute(1, [flat(a=rows(1), b=rows(1)), formed(model.forms, b"1,2,3")])
+    assert arrays(right)["sum"] == [[2] * 4]
+    assert "needs 4" in fault(broken).message
