@@ -41,6 +41,10 @@ def _log_to(path: Path) -> None:
     os.close(fd)
 
 
+GC_THRESHOLDS = (10_000, 20, 50)
+"""How seldom Python looks for cycles of garbage in a worker that holds many models; loads and unloads look for themselves."""
+
+
 def main() -> int:
     """Run a worker; returns when it has ended."""
     arguments = _arguments()
@@ -66,6 +70,9 @@ def main() -> int:
     # What is imported by now stays for good: collections after loads and unloads need not look at it.
     settled_bytes()
     gc.freeze()
+    if not arguments.isolated:
+        # Requests leave no cycles behind. What a Python model leaves, Python looks for as often as its author could expect.
+        gc.set_threshold(*GC_THRESHOLDS)
     settings = WorkerSettings(
         run_dir=arguments.run_dir,
         name=arguments.name,
